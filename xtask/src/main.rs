@@ -1,0 +1,2 @@
+//! Project scripts.
+fn main() {}
