@@ -1,1 +1,23 @@
 #![doc = include_str!("../README.md")]
+
+pub mod backoff;
+pub mod content;
+pub mod coordinator;
+pub mod duration;
+pub mod entropy;
+pub mod error;
+pub mod id;
+pub mod inbound;
+pub mod journal;
+pub mod kv;
+pub mod media;
+pub mod memory;
+pub mod provider;
+pub mod scope;
+pub mod spawn;
+pub mod store;
+pub mod time;
+
+pub use async_trait::async_trait;
+pub use bytes::Bytes;
+pub use tokio_util::sync::CancellationToken;

@@ -1,0 +1,161 @@
+//! What a bot sends.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::MessageId;
+
+/// One message to send.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Content {
+    /// What it is.
+    pub body: ContentBody,
+    /// Buttons or list rows shown below it. A channel without buttons shows numbered choices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buttons: Vec<Button>,
+    /// The message it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<MessageId>,
+}
+
+/// The kinds of content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ContentBody {
+    /// A text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image(OutboundMedia),
+    /// A voice note or an audio file.
+    Audio(OutboundMedia),
+    /// A video.
+    Video(OutboundMedia),
+    /// A file.
+    Document(OutboundMedia),
+    /// A sticker.
+    Sticker(OutboundMedia),
+    /// A place.
+    Location {
+        /// Degrees north.
+        latitude: f64,
+        /// Degrees east.
+        longitude: f64,
+        /// The name of the place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// A reaction to a message.
+    Reaction {
+        /// The message it is about.
+        message: MessageId,
+        /// The emoji; `None` takes the reaction back.
+        emoji: Option<String>,
+    },
+}
+
+/// Media to send.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutboundMedia {
+    /// Where the bytes are.
+    pub source: MediaSource,
+    /// The text under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caption: Option<String>,
+    /// The media type, such as `image/jpeg`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime: Option<String>,
+    /// The file's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_name: Option<String>,
+}
+
+/// Where the bytes of outbound media are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MediaSource {
+    /// A URL that the channel can fetch.
+    Url(String),
+    /// A file on this host. It must still be there when a send is retried.
+    Path(String),
+    /// An id that the channel gave to media it already has.
+    Id(String),
+}
+
+/// A button or a row of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Button {
+    /// Comes back in [`InboundBody::Interaction`](crate::inbound::InboundBody::Interaction).
+    pub id: String,
+    /// What the user sees.
+    pub title: String,
+}
+
+impl Button {
+    /// A button that shows `title` and comes back as `id`.
+    pub fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
+        Self { id: id.into(), title: title.into() }
+    }
+}
+
+impl Content {
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::from(ContentBody::Text { text: text.into() })
+    }
+
+    /// With these buttons below it.
+    #[must_use]
+    pub fn with_buttons(mut self, buttons: impl IntoIterator<Item = Button>) -> Self {
+        self.buttons = buttons.into_iter().collect();
+        self
+    }
+
+    /// As an answer to `message`.
+    #[must_use]
+    pub fn in_reply_to(mut self, message: impl Into<MessageId>) -> Self {
+        self.reply_to = Some(message.into());
+        self
+    }
+
+    /// The text or the caption.
+    pub fn readable_text(&self) -> &str {
+        match &self.body {
+            ContentBody::Text { text } => text,
+            ContentBody::Image(media)
+            | ContentBody::Audio(media)
+            | ContentBody::Video(media)
+            | ContentBody::Document(media)
+            | ContentBody::Sticker(media) => media.caption.as_deref().unwrap_or(""),
+            ContentBody::Location { name, .. } => name.as_deref().unwrap_or(""),
+            ContentBody::Reaction { emoji, .. } => emoji.as_deref().unwrap_or(""),
+        }
+    }
+}
+
+impl From<ContentBody> for Content {
+    fn from(body: ContentBody) -> Self {
+        Self { body, buttons: Vec::new(), reply_to: None }
+    }
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<&String> for Content {
+    fn from(text: &String) -> Self {
+        Self::text(text)
+    }
+}

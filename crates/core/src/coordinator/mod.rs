@@ -1,0 +1,166 @@
+//! Turns: one replica for each chat at a time, in the order in which tickets were taken.
+//!
+//! The holder of a chat is the lowest ticket whose session is alive; there is no other record of holding. A dead session
+//! never comes back. A ticket's number is its place in the queue and its fence at once, and grows through evictions,
+//! restarts and lost data.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CoordinationUnavailable, LeaseLost};
+use crate::id::SessionId;
+
+/// A number that grows with every turn of a key. A resource refuses a write whose fence is smaller than one it has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(pub u64);
+
+/// Gives out turns.
+#[async_trait]
+pub trait Coordinator: Send + Sync + 'static {
+    /// This coordinator's current session.
+    fn session(&self) -> SessionId;
+
+    /// Takes a ticket in the queue of `key`. Tickets of one key are served in the order in which these calls returned.
+    ///
+    /// # Errors
+    /// The coordinator is down, closed, or has no room. No ticket is left behind.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves no ticket behind (at most for one round trip).
+    async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable>;
+
+    /// Ends the session: gives back every ticket and turn and lets others go on at once. Later calls fail.
+    async fn close(&self);
+}
+
+/// A place in a key's queue. Dropping it gives it back.
+#[must_use]
+pub struct Ticket {
+    fence: Fence,
+    handle: Box<dyn TicketHandle>,
+}
+
+/// A backend's side of a [`Ticket`]. Dropping it without a grant leaves the queue.
+#[async_trait]
+pub trait TicketHandle: Send + Sync {
+    /// Waits until the ticket is the head of its queue. Cancel safe: a dropped wait can be started again.
+    ///
+    /// # Errors
+    /// The session died or the coordinator is gone; the ticket is worth nothing.
+    async fn granted(&mut self) -> Result<Turn, CoordinationUnavailable>;
+}
+
+impl Ticket {
+    /// For coordinators.
+    pub fn new(fence: Fence, handle: Box<dyn TicketHandle>) -> Self {
+        Self { fence, handle }
+    }
+
+    /// The number of the ticket.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// The session died or the coordinator is gone; take another ticket.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the place in the queue is kept until the ticket is dropped.
+    pub async fn granted(&mut self) -> Result<Turn, CoordinationUnavailable> {
+        self.handle.granted().await
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+/// The right to act for a key, and the proof of it: sends and checkpoint writes take `&Turn`.
+///
+/// Clones share one turn; it ends with [`release`](Self::release) or when the last clone is dropped.
+#[derive(Clone)]
+pub struct Turn {
+    fence: Fence,
+    session: SessionId,
+    previous: Option<SessionId>,
+    handle: Arc<dyn TurnHandle>,
+}
+
+/// A backend's side of a [`Turn`]. Dropping it releases the turn.
+#[async_trait]
+pub trait TurnHandle: Send + Sync {
+    /// Whether the turn is still held. Compares numbers; no input or output.
+    ///
+    /// # Errors
+    /// It is lost or released.
+    fn check(&self) -> Result<(), LeaseLost>;
+
+    /// Returns when the turn is lost or released.
+    async fn lost(&self) -> LeaseLost;
+
+    /// Gives the turn back. Later checks fail. Harmless when repeated.
+    fn release(&self);
+}
+
+impl Turn {
+    /// For coordinators.
+    pub fn new(
+        fence: Fence,
+        session: SessionId,
+        previous: Option<SessionId>,
+        handle: Arc<dyn TurnHandle>,
+    ) -> Self {
+        Self { fence, session, previous, handle }
+    }
+
+    /// The turn's number.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The session that holds the turn.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// The session that held the key before; `None` if it is forgotten. If it is this turn's own session, what this
+    /// process remembers of the chat is still the latest.
+    pub fn previous_holder(&self) -> Option<&SessionId> {
+        self.previous.as_ref()
+    }
+
+    /// Whether the turn is still held.
+    ///
+    /// # Errors
+    /// It is lost or released.
+    pub fn check(&self) -> Result<(), LeaseLost> {
+        self.handle.check()
+    }
+
+    /// Returns when the turn is lost or released. Cancel safe.
+    pub async fn lost(&self) -> LeaseLost {
+        self.handle.lost().await
+    }
+
+    /// Gives the turn back, so that the next ticket is served.
+    pub fn release(&self) {
+        self.handle.release();
+    }
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("fence", &self.fence)
+            .field("session", &self.session)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,225 @@
+//! What arrives from a channel.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ChatId, ConversationKey, EventId, MessageId, ParticipantId, RecordId, push_escaped};
+use crate::media::MediaRef;
+use crate::time::Timestamp;
+
+/// One event of a channel, already in botmesh's words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inbound {
+    /// The channel's id of the event; a redelivery carries the same one.
+    pub event: EventId,
+    /// The chat, under its canonical id.
+    pub chat: ChatId,
+    /// Who wrote. `None` where the channel does not say, as in channel posts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Participant>,
+    /// Whether several people share the chat.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub group: bool,
+    /// When the channel says that it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_at: Option<Timestamp>,
+    /// The message that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<MessageId>,
+    /// What it is.
+    pub body: InboundBody,
+}
+
+/// Somebody who writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Participant {
+    /// The canonical id.
+    pub id: ParticipantId,
+    /// Other ids under which the channel may know the same person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<ParticipantId>,
+    /// The name they show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The language they use, as a BCP 47 tag such as `es` or `pt-BR`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+}
+
+impl Participant {
+    /// A participant of whom only the id is known.
+    pub fn new(id: impl Into<ParticipantId>) -> Self {
+        Self { id: id.into(), aliases: Vec::new(), name: None, language: None }
+    }
+}
+
+/// The kinds of inbound events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum InboundBody {
+    /// A text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image(InboundMedia),
+    /// A voice note or an audio file.
+    Audio(InboundMedia),
+    /// A video.
+    Video(InboundMedia),
+    /// A file.
+    Document(InboundMedia),
+    /// A sticker.
+    Sticker(InboundMedia),
+    /// A place.
+    Location {
+        /// Degrees north.
+        latitude: f64,
+        /// Degrees east.
+        longitude: f64,
+        /// The name of the place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// A contact card.
+    Contact {
+        /// The name on the card.
+        name: String,
+        /// The phone numbers on it.
+        phones: Vec<String>,
+    },
+    /// A reaction to a message.
+    Reaction {
+        /// The message it is about.
+        message: MessageId,
+        /// The emoji; `None` if the reaction was taken back.
+        emoji: Option<String>,
+    },
+    /// A pressed button or a chosen row of a list.
+    Interaction {
+        /// The id given to the button when it was sent.
+        id: String,
+        /// What the user saw on it.
+        #[serde(default)]
+        title: String,
+    },
+    /// A vote in a poll; empty options take the vote back.
+    PollVote {
+        /// The poll.
+        poll: MessageId,
+        /// What was chosen.
+        options: Vec<String>,
+    },
+    /// A message was edited. Not routed to handlers of messages.
+    Edit {
+        /// The message that was edited.
+        message: MessageId,
+        /// What it says now.
+        text: String,
+    },
+    /// Something happened in the chat: a member joined, the group moved, the bot was blocked.
+    System {
+        /// What happened, in the channel's word.
+        event: String,
+        /// Details in the channel's own form.
+        #[serde(default)]
+        detail: serde_json::Value,
+    },
+    /// A kind the channel does not know how to read.
+    Unsupported {
+        /// What the channel calls it.
+        kind: String,
+    },
+}
+
+/// A media message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InboundMedia {
+    /// Where to get the bytes. They are downloaded only when asked for.
+    pub media: MediaRef,
+    /// The text under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caption: Option<String>,
+    /// The media type, such as `image/jpeg`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime: Option<String>,
+    /// The file's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_name: Option<String>,
+}
+
+impl Inbound {
+    /// A text in a private chat whose only participant has the chat's id.
+    pub fn text(event: impl Into<EventId>, chat: impl Into<ChatId>, text: impl Into<String>) -> Self {
+        Self::private(event, chat, InboundBody::Text { text: text.into() })
+    }
+
+    /// Any event in a private chat whose only participant has the chat's id.
+    pub fn private(event: impl Into<EventId>, chat: impl Into<ChatId>, body: InboundBody) -> Self {
+        let chat = chat.into();
+        let sender = Some(Participant::new(chat.as_str()));
+        Self { event: event.into(), chat, sender, group: false, written_at: None, reply_to: None, body }
+    }
+
+    /// Which conversation the event belongs to.
+    pub fn conversation(&self) -> ConversationKey {
+        let participant =
+            if self.group { self.sender.as_ref().map(|sender| sender.id.clone()) } else { None };
+        ConversationKey { chat: self.chat.clone(), participant }
+    }
+
+    /// The id of the event's inbox record. Channels number messages per chat or per participant, and may give a message
+    /// and an interaction the same id, so all of them are part of it.
+    pub fn record_id(&self) -> RecordId {
+        let kind = match self.body {
+            InboundBody::Interaction { .. } => "i",
+            InboundBody::Edit { .. } => "e",
+            InboundBody::System { .. } => "s",
+            _ => "m",
+        };
+        let mut id = String::with_capacity(48);
+        id.push_str(kind);
+        push_escaped(&mut id, self.chat.as_str());
+        if self.group {
+            push_escaped(&mut id, self.sender.as_ref().map_or("", |sender| sender.id.as_str()));
+        }
+        push_escaped(&mut id, self.event.as_str());
+        RecordId::from(id)
+    }
+
+    /// The text a person would read: the text, the caption, or the title of the button they pressed.
+    pub fn readable_text(&self) -> &str {
+        match &self.body {
+            InboundBody::Text { text } => text,
+            InboundBody::Interaction { title, .. } => title,
+            body => body.media().and_then(|media| media.caption.as_deref()).unwrap_or(""),
+        }
+    }
+}
+
+impl InboundBody {
+    /// The media of a media message.
+    pub fn media(&self) -> Option<&InboundMedia> {
+        match self {
+            Self::Image(media)
+            | Self::Audio(media)
+            | Self::Video(media)
+            | Self::Document(media)
+            | Self::Sticker(media) => Some(media),
+            _ => None,
+        }
+    }
+
+    /// The media of a media message, to change it in place.
+    pub fn media_mut(&mut self) -> Option<&mut InboundMedia> {
+        match self {
+            Self::Image(media)
+            | Self::Audio(media)
+            | Self::Video(media)
+            | Self::Document(media)
+            | Self::Sticker(media) => Some(media),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What a channel implements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::content::Content;
+use crate::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase, StoreError};
+use crate::id::{ChatId, MessageId, RecordId, SendKey};
+use crate::inbound::Inbound;
+use crate::media::{MediaRef, StoredMediaRef};
+
+/// A channel's connection: it delivers inbound events to a sink and sends content.
+///
+/// The bot runs one provider. Everything it must do about loss, retries, order and duplicates is outside: a provider
+/// makes one attempt and says honestly how far it came.
+#[async_trait]
+pub trait Provider: Send + Sync + 'static {
+    /// A short stable name, such as `telegram`. Part of stored media references and of the leadership's name.
+    fn id(&self) -> &str;
+
+    /// What the channel can do. Must not change while the bot runs.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The state of the connection, for health checks and leadership.
+    fn connection(&self) -> watch::Receiver<ConnectionState>;
+
+    /// Receives events and admits them to `sink` until `stop` is cancelled or the source ends. Returns `Ok` in both
+    /// cases. To keep a chat's order, the next event of a chat is admitted after the previous call of `admit` was made.
+    ///
+    /// An event is confirmed to the channel (a webhook's 200, a poll's offset) only after
+    /// [`InboundSink::admit`] returned `Ok`.
+    ///
+    /// # Errors
+    /// The bot runs the provider again after a delay if the error is retryable, and stops otherwise.
+    async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError>;
+
+    /// Makes one attempt to send. Never retries by itself.
+    ///
+    /// # Errors
+    /// The error's phase decides what happens: only [`Phase::Unknown`] is ambiguous.
+    ///
+    /// # Cancel safety
+    /// Dropping the future counts as [`Phase::Unknown`].
+    async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError>;
+
+    /// Says what became of a send whose answer was lost. Called only with [`Resolve::Lookup`].
+    ///
+    /// # Errors
+    /// None of its own: a channel that cannot say answers [`Resolution::Unknown`].
+    async fn resolve(&self, token: &SendKey, chat: &ChatId) -> Resolution {
+        let _ = (token, chat);
+        Resolution::Unknown
+    }
+
+    /// Turns a media reference into the form that is journaled, or `None` where it cannot outlive the process. Never
+    /// put credentials into it.
+    fn serialize_media(&self, media: &MediaRef) -> Option<StoredMediaRef> {
+        Some(StoredMediaRef { v: 1, data: media.token.clone() })
+    }
+
+    /// Builds the reference again before a replayed handler runs. Does not need the connection.
+    ///
+    /// # Errors
+    /// A stored value that is invalid or of an unknown version.
+    fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
+        if stored.v != 1 {
+            return Err(MediaUnavailable {
+                reason: MediaUnavailableReason::RehydrateFailed,
+                detail: format!("version {} of the stored reference is unknown", stored.v),
+            });
+        }
+        Ok(MediaRef { provider: self.id().to_owned(), token: stored.data.clone() })
+    }
+
+    /// Downloads media.
+    ///
+    /// # Errors
+    /// A channel without media, or a failed download.
+    async fn load_media(&self, media: &MediaRef) -> Result<Bytes, ChannelError> {
+        let _ = media;
+        Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, "this channel has no media"))
+    }
+}
+
+/// Where a provider hands over what it received.
+#[async_trait]
+pub trait InboundSink: Send + Sync + 'static {
+    /// Takes an event over. Resolves only after the journal commit, so that the event may be confirmed to the channel.
+    /// Waits while the bot has no room, which is how back-pressure reaches the channel.
+    ///
+    /// The order of a chat is the order in which this was called (and first polled), not the order in which the calls
+    /// return.
+    ///
+    /// # Errors
+    /// The event was not taken over: do not confirm it, let the channel deliver it again.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have taken the event over; delivering it again is always safe.
+    async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError>;
+}
+
+/// The proof that an event is in the bot's hands (and in the journal, with durability).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Admitted {
+    /// The event's record.
+    pub record: RecordId,
+    /// Whether the event had been taken over before; then nothing more happens with it.
+    pub duplicate: bool,
+}
+
+/// An event was not taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdmitError {
+    /// The journal cannot be written. Deliver the event again later.
+    #[error("the event is not journaled; let the channel deliver it again")]
+    Journal(#[from] StoreError),
+    /// The bot is stopping. Another process or the next start will take the event.
+    #[error("the bot is stopping; let the channel deliver the event again")]
+    Stopping,
+    /// The event can never be taken over: an id is empty or longer than 512 bytes. Do not deliver it again.
+    #[error("the event cannot be taken over: {0}")]
+    Invalid(String),
+}
+
+/// The state of a channel's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionState {
+    /// Not connected and not trying.
+    Closed,
+    /// Trying.
+    Connecting,
+    /// Ready to send and receive.
+    Open,
+}
+
+/// What a channel can do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Only one process may be connected at a time, as with long polling. Default `false`.
+    pub exclusive_session: bool,
+    /// The longest text. `None` if the channel has no limit. Default `None`.
+    pub text_limit: Option<TextLimit>,
+    /// The longest caption. Default `None`.
+    pub caption_limit: Option<TextLimit>,
+    /// How a send whose answer was lost can be resolved. Default [`Resolve::Never`].
+    pub resolve: Resolve,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self { exclusive_session: false, text_limit: None, caption_limit: None, resolve: Resolve::Never }
+    }
+}
+
+/// The longest text of a channel, in the channel's own unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextLimit {
+    /// How many units.
+    pub max: usize,
+    /// What is counted.
+    pub unit: TextUnit,
+}
+
+impl TextLimit {
+    /// The length of `text` in this unit.
+    pub fn measure(self, text: &str) -> usize {
+        match self.unit {
+            TextUnit::Bytes => text.len(),
+            TextUnit::CodePoints => text.chars().count(),
+            TextUnit::Utf16 => text.encode_utf16().count(),
+        }
+    }
+}
+
+/// What a channel counts in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextUnit {
+    /// UTF-8 bytes.
+    Bytes,
+    /// Unicode scalar values.
+    CodePoints,
+    /// UTF-16 code units.
+    Utf16,
+}
+
+/// How a send whose answer was lost can be resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolve {
+    /// Not at all: the policy for ambiguous sends decides.
+    Never,
+    /// [`Provider::resolve`] can look it up by the send's token.
+    Lookup,
+    /// The channel drops a second send with the same token within this time, so that sending again is safe.
+    Dedupe {
+        /// How long the channel remembers a token.
+        window: Duration,
+    },
+    /// The channel sends back the token with its own copy or status of the message.
+    Echo {
+        /// How long to wait for it.
+        wait: Duration,
+    },
+}
+
+/// What became of a send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It was delivered to the channel.
+    Sent(SendReceipt),
+    /// It was not delivered.
+    NotSent,
+    /// The channel cannot say.
+    Unknown,
+}
+
+/// One attempt to send.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SendRequest<'a> {
+    /// To which chat.
+    pub chat: &'a ChatId,
+    /// What.
+    pub content: &'a Content,
+    /// The send's token, the same at every attempt. Present only if [`Capabilities::resolve`] asks for one.
+    pub token: Option<&'a SendKey>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// A request without a token.
+    pub fn new(chat: &'a ChatId, content: &'a Content) -> Self {
+        Self { chat, content, token: None }
+    }
+
+    /// With the send's token.
+    #[must_use]
+    pub fn with_token(mut self, token: &'a SendKey) -> Self {
+        self.token = Some(token);
+        self
+    }
+}
+
+/// The channel took a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendReceipt {
+    /// The channel's id of the message.
+    pub message: MessageId,
+}
