@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -63,15 +64,15 @@ pub enum Effect {
     Unknown,
 }
 
-/// A backend's failure.
-#[derive(Debug)]
+/// A backend's failure. Clones share their source: a failed group of writes tells each of its callers.
+#[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     effect: Effect,
     backend: &'static str,
     operation: &'static str,
     message: String,
-    source: Option<Source>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl StoreError {
@@ -88,7 +89,7 @@ impl StoreError {
     /// With the driver's own error.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 

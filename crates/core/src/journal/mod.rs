@@ -1,1 +1,293 @@
-//! todo
+//! The journals: an inbox of what arrived and an outbox of what is sent, over any [`DurableKv`].
+//!
+//! Records change only by the pure transitions of [`InboxRecord`] and [`OutboxRecord`]; each change is one
+//! compare-and-set. Several changes can share one commit, which is what makes a message with one reply cost three
+//! commits instead of six: the record is born owned, the send is born in flight, and "sent" and "done" go together.
+
+mod committer;
+mod group;
+mod inbox;
+mod outbox;
+mod record;
+mod session;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+pub use committer::Change;
+pub use inbox::{InboxRecord, InboxState};
+pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Send};
+pub use record::{Owner, Page, Record, Refused, Stored};
+pub use session::{Beat, Sessions};
+
+use crate::error::{Cas, StoreError};
+use crate::id::{InstanceId, RecordId, SendKey};
+use crate::kv::{Caps, Cursor, DurableKv, Range, Version};
+use crate::scope::Scope;
+use crate::spawn::Seams;
+use crate::time::Timestamp;
+use committer::Committer;
+use group::Grouped;
+use session::Session;
+
+/// The journals of a backend, before a bot has opened its own.
+#[derive(Clone)]
+pub struct KvDurability {
+    kv: Arc<dyn DurableKv>,
+}
+
+impl KvDurability {
+    /// The journals in `kv`.
+    pub fn new(kv: Arc<dyn DurableKv>) -> Self {
+        Self { kv }
+    }
+
+    /// What the backend claims.
+    pub fn caps(&self) -> Caps {
+        self.kv.caps()
+    }
+
+    /// Opens the journals of one bot as `instance`. An earlier process of the same instance loses everything it owned at
+    /// once; other instances are not touched. `lease` is how long the process may be silent before others take over
+    /// what it owns.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn open(
+        &self,
+        scope: &Scope,
+        instance: InstanceId,
+        lease: Duration,
+        seams: Seams,
+    ) -> Result<Journal, StoreError> {
+        let scoped = self.kv.scoped(&scope.id());
+        let kv = if scoped.caps().groups_commits { scoped } else { Grouped::start(scoped, &seams) };
+        let committer = Committer::new(kv, seams);
+        let session = Session::open(&committer, instance, lease).await?;
+        let order = AtomicI64::new(0);
+        Ok(Journal { inner: Arc::new(Inner { committer, session, order }) })
+    }
+}
+
+impl std::fmt::Debug for KvDurability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvDurability").field("caps", &self.caps()).finish()
+    }
+}
+
+/// The open journals of one bot. Clones share them.
+#[derive(Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    committer: Committer,
+    session: Session,
+    order: AtomicI64,
+}
+
+/// A page of what is due; both parts have the same `next`.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// Inbound records.
+    pub inbox: Page<InboxRecord>,
+    /// Sends.
+    pub outbox: Page<OutboxRecord>,
+}
+
+/// The inbox: what arrived.
+pub type Inbox<'a> = Records<'a, InboxRecord>;
+
+/// The outbox: what is sent.
+pub type Outbox<'a> = Records<'a, OutboxRecord>;
+
+impl Journal {
+    /// What arrived.
+    pub fn inbox(&self) -> Inbox<'_> {
+        Records { journal: self, record: std::marker::PhantomData }
+    }
+
+    /// What is sent.
+    pub fn outbox(&self) -> Outbox<'_> {
+        Records { journal: self, record: std::marker::PhantomData }
+    }
+
+    /// Under which name and epoch this process owns records.
+    pub fn owner(&self) -> Owner {
+        self.inner.session.owner()
+    }
+
+    /// A place in the order of arrival: larger than every earlier one of this process, in microseconds.
+    pub fn next_order(&self, now: Timestamp) -> i64 {
+        let micros = now.as_millis().saturating_mul(1000);
+        let last = self
+            .inner
+            .order
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(micros.max(last + 1)));
+        micros.max(last.unwrap_or(0) + 1)
+    }
+
+    /// Makes changes durable, all in one commit. Each succeeds or loses by itself. A reply lost on the wire is resolved
+    /// by reading back; failures without effect are tried again for about two seconds.
+    ///
+    /// # Errors
+    /// The backend's failure, after the retries.
+    ///
+    /// # Cancel safety
+    /// Each change of a dropped call happens wholly or not at all.
+    pub async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Cas<Version>>, StoreError> {
+        self.inner.committer.commit(changes).await
+    }
+
+    /// Makes one change durable; see [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// The backend's failure, after the retries.
+    pub async fn commit_one(&self, change: Change) -> Result<Cas<Version>, StoreError> {
+        let outcomes = self.commit(vec![change]).await?;
+        Ok(outcomes.into_iter().next().unwrap_or(Cas::Lost))
+    }
+
+    /// Tells the other processes that this one lives, by one write. Call it every third of the lease.
+    ///
+    /// # Errors
+    /// The backend's failure; what is owned stays owned until the lease runs out.
+    pub async fn beat(&self) -> Result<Beat, StoreError> {
+        self.inner.session.beat(&self.inner.committer).await
+    }
+
+    /// Gives up what this process owns: others may adopt it at once.
+    ///
+    /// # Errors
+    /// The backend's failure; then others adopt it when the lease runs out.
+    pub async fn end_session(&self) -> Result<(), StoreError> {
+        self.inner.session.end(&self.inner.committer).await
+    }
+
+    /// Who is alive, as far as the backend knows now.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn sessions(&self) -> Result<Sessions, StoreError> {
+        Sessions::load(&self.inner.committer).await
+    }
+
+    /// Records of both journals whose next attempt is due, earliest first. Nothing that is not due is read.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn due(&self, now: Timestamp, after: Option<&Cursor>, limit: usize) -> Result<Due, StoreError> {
+        let range = Range::Due { until: now };
+        let entries = self.inner.committer.kv().scan(range, after, limit).await?;
+        Ok(Due {
+            inbox: Page::from_entries(range, &entries, limit),
+            outbox: Page::from_entries(range, &entries, limit),
+        })
+    }
+
+    /// Removes the sessions in `sessions` that had run out when they were loaded. Call it after everything they owned
+    /// was adopted.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn remove_expired(&self, sessions: &Sessions) -> Result<usize, StoreError> {
+        sessions.remove_expired(&self.inner.committer).await
+    }
+
+    /// The time of the backend where it has a clock of its own, else of this process.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.inner.committer.now().await
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("owner", &self.owner()).finish_non_exhaustive()
+    }
+}
+
+/// The records of one journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a, R> {
+    journal: &'a Journal,
+    record: std::marker::PhantomData<R>,
+}
+
+impl<R: Record> Records<'_, R> {
+    async fn read(&self, id: &str) -> Result<Option<Stored<R>>, StoreError> {
+        let kv = self.journal.inner.committer.kv();
+        let entry = kv.get(&[record::key::<R>(id)]).await?.into_iter().next().flatten();
+        entry.map(|entry| record::decode(&entry)).transpose()
+    }
+
+    async fn page(&self, range: Range, after: Option<&Cursor>, limit: usize) -> Result<Page<R>, StoreError> {
+        let entries = self.journal.inner.committer.kv().scan(range, after, limit).await?;
+        Ok(Page::from_entries(range, &entries, limit))
+    }
+
+    /// Records in a state, in a stable order: unfinished ones by arrival, the others by when they reached the state.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn list(
+        &self,
+        state: R::State,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<R>, StoreError> {
+        self.list_until(state, i64::MAX, after, limit).await
+    }
+
+    /// Records that reached a state at `until` or before, as [`list`](Self::list) orders them.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn list_until(
+        &self,
+        state: R::State,
+        until: i64,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<R>, StoreError> {
+        self.page(Range::List { bucket: R::bucket(state), from: i64::MIN, until }, after, limit).await
+    }
+
+    /// Removes up to `limit` records that reached a finished state before `before`; returns how many were removed.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn purge(&self, state: R::State, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let page = self.list_until(state, before.as_millis() - 1, None, limit).await?;
+        let changes: Vec<Change> = page.records.iter().map(Change::delete).collect();
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let outcomes = self.journal.commit(changes).await?;
+        Ok(outcomes.into_iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count())
+    }
+}
+
+impl Records<'_, InboxRecord> {
+    /// One record.
+    ///
+    /// # Errors
+    /// The backend's failure, or a record of an unknown format.
+    pub async fn get(&self, id: &RecordId) -> Result<Option<Stored<InboxRecord>>, StoreError> {
+        self.read(id.as_str()).await
+    }
+}
+
+impl Records<'_, OutboxRecord> {
+    /// One record.
+    ///
+    /// # Errors
+    /// The backend's failure, or a record of an unknown format.
+    pub async fn get(&self, key: &SendKey) -> Result<Option<Stored<OutboxRecord>>, StoreError> {
+        self.read(key.as_str()).await
+    }
+}

@@ -1,0 +1,213 @@
+use serde::{Deserialize, Serialize};
+
+use super::record::{FORMAT, Owner, Record, Refused, truncated};
+use crate::id::RecordId;
+use crate::inbound::Inbound;
+use crate::kv::Index;
+use crate::media::StoredMediaRef;
+use crate::time::Timestamp;
+
+/// The life of an inbound event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InboxState {
+    /// Taken over and waiting for its turn. Costs no attempt.
+    Queued,
+    /// Its handler runs, or the process died while it ran. The attempt is charged.
+    Working,
+    /// An attempt failed before the handlers; the next one is due later.
+    Waiting,
+    /// Done. Kept for the retention, to recognise redeliveries.
+    Done,
+    /// Given up after too many attempts.
+    Dead,
+}
+
+impl InboxState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Working => "working",
+            Self::Waiting => "waiting",
+            Self::Done => "done",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// One inbound event in the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InboxRecord {
+    v: u32,
+    /// The record's id.
+    pub id: RecordId,
+    /// Where it stands.
+    pub state: InboxState,
+    /// Attempts charged so far.
+    pub attempts: u32,
+    /// Who is to finish it; `None` for waiting and finished records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Its place in the order of arrival, in microseconds.
+    pub order: i64,
+    /// When it arrived.
+    pub received: Timestamp,
+    /// When it reached its state.
+    pub changed: Timestamp,
+    /// When the next attempt is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// Why the last attempt failed, at most about 1,000 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The media reference in its durable form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media: Option<StoredMediaRef>,
+    /// The event.
+    pub inbound: Inbound,
+}
+
+impl InboxRecord {
+    /// An event that just arrived, owned from birth: waiting for its turn.
+    pub fn queued(inbound: Inbound, order: i64, owner: Owner, now: Timestamp) -> Self {
+        Self {
+            v: FORMAT,
+            id: inbound.record_id(),
+            state: InboxState::Queued,
+            attempts: 0,
+            owner: Some(owner),
+            order,
+            received: now,
+            changed: now,
+            due: None,
+            error: None,
+            media: None,
+            inbound,
+        }
+    }
+
+    /// An event that just arrived and starts at once: the same write charges the attempt.
+    pub fn working(inbound: Inbound, order: i64, owner: Owner, now: Timestamp) -> Self {
+        Self { state: InboxState::Working, attempts: 1, ..Self::queued(inbound, order, owner, now) }
+    }
+
+    fn refused(&self, transition: &'static str) -> Refused {
+        Refused { id: self.id.to_string(), state: self.state.name(), transition }
+    }
+
+    fn in_state(&self, state: InboxState, now: Timestamp) -> Self {
+        Self { state, changed: now, due: None, ..self.clone() }
+    }
+
+    /// The turn came: charges the attempt.
+    ///
+    /// # Errors
+    /// It is not queued by `owner`.
+    pub fn start(&self, owner: &Owner, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != InboxState::Queued || self.owner.as_ref() != Some(owner) {
+            return Err(self.refused("start"));
+        }
+        Ok(Self { attempts: self.attempts + 1, ..self.in_state(InboxState::Working, now) })
+    }
+
+    /// Takes over an unfinished record: one whose owner is dead (the caller made sure), or one whose retry is due. A
+    /// record that was being worked on for the last permitted time becomes dead instead.
+    ///
+    /// # Errors
+    /// It is finished.
+    pub fn adopt(&self, owner: &Owner, max_attempts: u32, now: Timestamp) -> Result<Self, Refused> {
+        match self.state {
+            InboxState::Working if self.attempts >= max_attempts => {
+                let error =
+                    format!("{} attempts ended without completing, probably with the process", self.attempts);
+                Ok(Self { owner: None, error: Some(error), ..self.in_state(InboxState::Dead, now) })
+            }
+            InboxState::Queued | InboxState::Working | InboxState::Waiting => {
+                Ok(Self { owner: Some(owner.clone()), ..self.in_state(InboxState::Queued, now) })
+            }
+            InboxState::Done | InboxState::Dead => Err(self.refused("be adopted")),
+        }
+    }
+
+    /// The handler ended.
+    ///
+    /// # Errors
+    /// It is not being worked on.
+    pub fn finish(&self, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != InboxState::Working {
+            return Err(self.refused("finish"));
+        }
+        Ok(Self { owner: None, error: None, ..self.in_state(InboxState::Done, now) })
+    }
+
+    /// The attempt failed: tried again at `retry_at`, or dead if no attempt is left.
+    ///
+    /// # Errors
+    /// It is not being worked on.
+    pub fn fail(
+        &self,
+        error: &str,
+        retry_at: Timestamp,
+        max_attempts: u32,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
+        if self.state != InboxState::Working {
+            return Err(self.refused("fail"));
+        }
+        let error = Some(truncated(error));
+        if self.attempts >= max_attempts {
+            return Ok(Self { owner: None, error, ..self.in_state(InboxState::Dead, now) });
+        }
+        Ok(Self { owner: None, error, due: Some(retry_at), ..self.in_state(InboxState::Waiting, now) })
+    }
+
+    /// The attempt did not count: back to the queue, with the attempt refunded. Whoever adopts it goes on.
+    ///
+    /// # Errors
+    /// It is not being worked on.
+    pub fn release(&self, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != InboxState::Working {
+            return Err(self.refused("be released"));
+        }
+        Ok(Self { attempts: self.attempts.saturating_sub(1), ..self.in_state(InboxState::Queued, now) })
+    }
+
+    /// An operator wants it processed again, with a fresh budget of attempts.
+    ///
+    /// # Errors
+    /// It is still being processed.
+    pub fn replay(&self, now: Timestamp) -> Result<Self, Refused> {
+        if matches!(self.state, InboxState::Queued | InboxState::Working) {
+            return Err(self.refused("be replayed"));
+        }
+        Ok(Self { attempts: 0, owner: None, due: Some(now), ..self.in_state(InboxState::Waiting, now) })
+    }
+}
+
+impl Record for InboxRecord {
+    type State = InboxState;
+    const PREFIX: u8 = b'i';
+    const JOURNAL: &'static str = "inbox";
+
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    fn index(&self) -> Index {
+        let place = match self.state {
+            InboxState::Queued | InboxState::Working => self.order,
+            InboxState::Waiting | InboxState::Done | InboxState::Dead => self.changed.as_millis(),
+        };
+        Index { due: self.due, list: Some((Self::bucket(self.state), place)) }
+    }
+
+    fn bucket(state: InboxState) -> u8 {
+        match state {
+            InboxState::Queued => 1,
+            InboxState::Working => 2,
+            InboxState::Waiting => 3,
+            InboxState::Done => 4,
+            InboxState::Dead => 5,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+use serde::{Deserialize, Serialize};
+
+use super::record::{FORMAT, Owner, Record, Refused, truncated};
+use crate::content::Content;
+use crate::error::{ChannelError, ErrorClass, Phase};
+use crate::id::{ChatId, MessageId, RecordId, SendKey};
+use crate::kv::Index;
+use crate::time::Timestamp;
+
+/// The life of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutboxState {
+    /// The channel is being called, or the process died while it was. The attempt is charged.
+    InFlight,
+    /// The next attempt is due later.
+    Waiting,
+    /// Delivered to the channel.
+    Sent,
+    /// Given up: the channel refused it for good, or too often.
+    Dead,
+    /// Nobody knows whether it was delivered, and the policy forbids to send it again.
+    Unknown,
+}
+
+impl OutboxState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::InFlight => "in flight",
+            Self::Waiting => "waiting",
+            Self::Sent => "sent",
+            Self::Dead => "dead",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a channel said about a failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorNote {
+    /// The class.
+    pub class: ErrorClass,
+    /// How far the request came.
+    pub phase: Phase,
+    /// The channel's own code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// What happened, at most about 1,000 bytes.
+    pub detail: String,
+}
+
+impl From<&ChannelError> for ErrorNote {
+    fn from(error: &ChannelError) -> Self {
+        Self {
+            class: error.class,
+            phase: error.phase,
+            code: error.code.clone(),
+            detail: truncated(&error.detail),
+        }
+    }
+}
+
+/// A send, before it is journaled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Send {
+    /// The idempotency key.
+    pub key: SendKey,
+    /// To which chat.
+    pub chat: ChatId,
+    /// What.
+    pub content: Content,
+    /// A hash of chat and content before any hook changed it; `None` for explicit keys, which are never compared.
+    pub fingerprint: Option<u64>,
+    /// The inbound record it answers.
+    pub source: Option<RecordId>,
+}
+
+/// One send in the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutboxRecord {
+    v: u32,
+    /// The idempotency key.
+    pub key: SendKey,
+    /// Where it stands.
+    pub state: OutboxState,
+    /// Attempts charged so far.
+    pub attempts: u32,
+    /// Who calls the channel; `None` unless it is in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Its place in the order of sends, in microseconds.
+    pub order: i64,
+    /// When it was journaled.
+    pub created: Timestamp,
+    /// When it reached its state.
+    pub changed: Timestamp,
+    /// When the next attempt is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// Why the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorNote>,
+    /// The channel's id of the message, once it is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<MessageId>,
+    /// See [`Send::fingerprint`], in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex")]
+    pub fingerprint: Option<u64>,
+    /// The inbound record it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<RecordId>,
+    /// To which chat.
+    pub chat: ChatId,
+    /// What.
+    pub content: Content,
+}
+
+impl OutboxRecord {
+    /// A send whose first attempt begins as soon as this is durable: the same write charges the attempt.
+    pub fn in_flight(send: Send, order: i64, owner: Owner, now: Timestamp) -> Self {
+        Self {
+            state: OutboxState::InFlight,
+            attempts: 1,
+            owner: Some(owner),
+            due: None,
+            ..Self::waiting(send, order, now)
+        }
+    }
+
+    /// A send that the sweeper makes.
+    pub fn waiting(send: Send, order: i64, now: Timestamp) -> Self {
+        Self {
+            v: FORMAT,
+            key: send.key,
+            state: OutboxState::Waiting,
+            attempts: 0,
+            owner: None,
+            order,
+            created: now,
+            changed: now,
+            due: Some(now),
+            error: None,
+            message: None,
+            fingerprint: send.fingerprint,
+            source: send.source,
+            chat: send.chat,
+            content: send.content,
+        }
+    }
+
+    fn refused(&self, transition: &'static str) -> Refused {
+        Refused { id: self.key.to_string(), state: self.state.name(), transition }
+    }
+
+    fn in_state(&self, state: OutboxState, now: Timestamp) -> Self {
+        Self { state, changed: now, due: None, owner: None, ..self.clone() }
+    }
+
+    /// An attempt begins: of a waiting send, or again of one in flight whose owner is dead or whose outcome the policy
+    /// permits to repeat (the caller made sure).
+    ///
+    /// # Errors
+    /// It is finished.
+    pub fn start(&self, owner: &Owner, now: Timestamp) -> Result<Self, Refused> {
+        if !matches!(self.state, OutboxState::Waiting | OutboxState::InFlight) {
+            return Err(self.refused("start"));
+        }
+        let owner = Some(owner.clone());
+        Ok(Self { attempts: self.attempts + 1, owner, ..self.in_state(OutboxState::InFlight, now) })
+    }
+
+    /// The channel took it. Also resolves a send whose outcome was unknown.
+    ///
+    /// # Errors
+    /// It is neither in flight nor unknown.
+    pub fn sent(&self, message: MessageId, now: Timestamp) -> Result<Self, Refused> {
+        if !matches!(self.state, OutboxState::InFlight | OutboxState::Unknown) {
+            return Err(self.refused("be sent"));
+        }
+        Ok(Self { message: Some(message), error: None, ..self.in_state(OutboxState::Sent, now) })
+    }
+
+    /// The attempt failed and surely delivered nothing: tried again at `retry_at`, or dead if `retry_at` is `None`.
+    ///
+    /// # Errors
+    /// It is not in flight.
+    pub fn fail(
+        &self,
+        error: ErrorNote,
+        retry_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
+        if self.state != OutboxState::InFlight {
+            return Err(self.refused("fail"));
+        }
+        let state = if retry_at.is_some() { OutboxState::Waiting } else { OutboxState::Dead };
+        Ok(Self { due: retry_at, error: Some(error), ..self.in_state(state, now) })
+    }
+
+    /// Nobody knows whether it was delivered, and it shall not be sent again.
+    ///
+    /// # Errors
+    /// It is not in flight.
+    pub fn give_up_unknown(&self, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::InFlight {
+            return Err(self.refused("become unknown"));
+        }
+        Ok(self.in_state(OutboxState::Unknown, now))
+    }
+
+    /// An operator wants it sent again, with a fresh budget of attempts.
+    ///
+    /// # Errors
+    /// It is in flight or already sent.
+    pub fn retry(&self, now: Timestamp) -> Result<Self, Refused> {
+        if matches!(self.state, OutboxState::InFlight | OutboxState::Sent) {
+            return Err(self.refused("be retried"));
+        }
+        Ok(Self { attempts: 0, due: Some(now), ..self.in_state(OutboxState::Waiting, now) })
+    }
+}
+
+impl Record for OutboxRecord {
+    type State = OutboxState;
+    const PREFIX: u8 = b'o';
+    const JOURNAL: &'static str = "outbox";
+
+    fn id(&self) -> &str {
+        self.key.as_str()
+    }
+
+    fn index(&self) -> Index {
+        let place = match self.state {
+            OutboxState::InFlight => self.order,
+            _ => self.changed.as_millis(),
+        };
+        Index { due: self.due, list: Some((Self::bucket(self.state), place)) }
+    }
+
+    fn bucket(state: OutboxState) -> u8 {
+        match state {
+            OutboxState::InFlight => 11,
+            OutboxState::Waiting => 12,
+            OutboxState::Sent => 13,
+            OutboxState::Dead => 14,
+            OutboxState::Unknown => 15,
+        }
+    }
+}
+
+/// 64-bit numbers as text: JSON numbers of that size are rounded by other readers.
+mod hex {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.collect_str(&format_args!("{value:016x}")),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| u64::from_str_radix(&text, 16).map_err(D::Error::custom)).transpose()
+    }
+}
