@@ -1,1 +1,6 @@
-//! todo
+//! In-memory reference implementations: nothing outlives the process, everything else is as the contracts say. Other
+//! backends are compared with these.
+
+mod kv;
+
+pub use kv::MemoryKv;
