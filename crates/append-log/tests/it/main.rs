@@ -1,0 +1,15 @@
+//! What a journal keeps, refuses and survives, against real files.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod child;
+mod compaction;
+mod corruption;
+mod filesystem;
+mod kill;
+mod lock;
+mod room;
+mod snapshot;
+mod support;
+mod torn;
