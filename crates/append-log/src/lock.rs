@@ -125,7 +125,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        for file in &self.files {
+        // The lock file last: whoever gets it must get the log as well.
+        for file in self.files.iter().rev() {
             sys::unlock(file);
         }
     }

@@ -14,20 +14,29 @@ enum Next {
     Tears(usize, ErrorKind),
 }
 
+#[derive(Default)]
+struct Script {
+    plan: VecDeque<Next>,
+    /// What was asked for so far.
+    done: Vec<&'static str>,
+}
+
 struct Faulty {
     file: File,
-    plan: Arc<Mutex<VecDeque<Next>>>,
+    script: Arc<Mutex<Script>>,
 }
 
 impl Faulty {
-    fn next(&self) -> Next {
-        self.plan.lock().unwrap().pop_front().unwrap_or(Next::Works)
+    fn next(&self, operation: &'static str) -> Next {
+        let mut script = self.script.lock().unwrap();
+        script.done.push(operation);
+        script.plan.pop_front().unwrap_or(Next::Works)
     }
 }
 
 impl Medium for Faulty {
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        match self.next() {
+        match self.next("write") {
             Next::Works => self.file.write_at(bytes, offset),
             Next::Fails(kind) => Err(kind.into()),
             Next::Tears(length, kind) => {
@@ -38,14 +47,14 @@ impl Medium for Faulty {
     }
 
     fn set_len(&mut self, length: u64) -> io::Result<()> {
-        match self.next() {
+        match self.next("cut") {
             Next::Works => Medium::set_len(&mut self.file, length),
             Next::Fails(kind) | Next::Tears(_, kind) => Err(kind.into()),
         }
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        match self.next() {
+        match self.next("sync") {
             Next::Works => self.file.sync(),
             Next::Fails(kind) | Next::Tears(_, kind) => Err(kind.into()),
         }
@@ -69,11 +78,16 @@ impl Bench {
 
     /// An open log with one entry, on a disk that goes by `plan`.
     fn faulty(&self, plan: impl Into<VecDeque<Next>>) -> AppendLog {
+        self.scripted(plan).0
+    }
+
+    fn scripted(&self, plan: impl Into<VecDeque<Next>>) -> (AppendLog, Arc<Mutex<Script>>) {
         let mut log = self.open();
         log.append(b"kept").unwrap();
         let file = File::options().read(true).write(true).open(&log.paths.log).unwrap();
-        log.medium = Box::new(Faulty { file, plan: Arc::new(Mutex::new(plan.into())) });
-        log
+        let script = Arc::new(Mutex::new(Script { plan: plan.into(), ..Script::default() }));
+        log.medium = Box::new(Faulty { file, script: Arc::clone(&script) });
+        (log, script)
     }
 
     fn payloads(&self) -> Vec<Vec<u8>> {
@@ -204,4 +218,24 @@ fn display_names_the_file_and_never_repeats_the_source() {
     let source = std::error::Error::source(&error).unwrap().to_string();
     let text = error.to_string();
     assert!(text.contains("journal.log") && !text.contains(&source), "{text} / {source}");
+}
+
+#[test]
+fn a_batch_is_one_write_and_one_sync() {
+    let bench = Bench::new();
+    let (mut log, script) = bench.scripted([]);
+    log.append_batch(&[[7; 3000]; 500]).unwrap();
+    assert_eq!(std::mem::take(&mut script.lock().unwrap().done), ["write", "sync"]);
+    log.append_batch::<&[u8]>(&[]).unwrap();
+    log.sync().unwrap();
+    assert_eq!(script.lock().unwrap().done, [""; 0]);
+
+    log.options.sync = SyncPolicy::Os;
+    log.append(b"one").unwrap();
+    log.append(b"two").unwrap();
+    assert_eq!(script.lock().unwrap().done, ["write", "write"]);
+    log.sync().unwrap();
+    assert_eq!(script.lock().unwrap().done, ["write", "write", "sync"]);
+    log.compact(["state"]).unwrap();
+    assert_eq!(script.lock().unwrap().done[3..], ["cut", "write", "sync"]);
 }

@@ -5,14 +5,17 @@ use std::io;
 use std::path::Path;
 
 /// Options for a file that only its owner may read: a journal holds people's messages.
+#[cfg(unix)]
 pub(crate) fn private() -> OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt;
     let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
+    options.mode(0o600);
     options
+}
+
+#[cfg(not(unix))]
+pub(crate) fn private() -> OpenOptions {
+    OpenOptions::new() // The folder's access list decides there.
 }
 
 #[cfg(unix)]

@@ -7,6 +7,7 @@ mod child;
 mod compaction;
 mod corruption;
 mod filesystem;
+mod golden;
 mod kill;
 mod lock;
 mod room;
