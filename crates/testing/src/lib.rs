@@ -1,1 +1,13 @@
 #![doc = include_str!("../README.md")]
+
+mod clock;
+mod lossy;
+mod provider;
+mod spawner;
+mod transcript;
+
+pub use clock::VirtualClock;
+pub use lossy::{Fault, LossyKv};
+pub use provider::{MockProvider, SendFault};
+pub use spawner::{TestSpawner, test_seams};
+pub use transcript::{SendOutcome, Sent};

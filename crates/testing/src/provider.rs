@@ -1,0 +1,390 @@
+//! A channel without a network.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use botmesh_core::CancellationToken;
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::{ChatId, MessageId, SendKey};
+use botmesh_core::inbound::Inbound;
+use botmesh_core::provider::{
+    AdmitError, Admitted, Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve,
+    SendReceipt, SendRequest,
+};
+use tokio::sync::watch;
+
+use crate::transcript::{Line, SendOutcome, Sent, render};
+
+/// How long a test may wait for something that should happen at once, in real time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a mock channel does with one send.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SendFault {
+    /// Nothing is delivered; the caller gets this error.
+    Fail(ChannelError),
+    /// The message is delivered; the caller gets an error of [`Phase::Unknown`].
+    LoseAnswer,
+    /// The call stands still until [`MockProvider::release`], and is then delivered.
+    Hang,
+}
+
+/// A channel that records what it is told to send, and fails when told to. Clones share one channel, which outlives the
+/// bot: a test hands it to the next bot after a crash.
+#[derive(Clone)]
+pub struct MockProvider {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: String,
+    capabilities: Capabilities,
+    state: Mutex<State>,
+    connection: watch::Sender<ConnectionState>,
+    sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
+    changes: watch::Sender<u64>,
+    released: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: Vec<Line>,
+    sent: Vec<Sent>,
+    next_message: u64,
+    faults: VecDeque<SendFault>,
+    rule: Option<Rule>,
+}
+
+type Rule = Box<dyn Fn(&Sent) -> Option<SendFault> + Send>;
+
+impl MockProvider {
+    /// A channel named `mock` that cannot say what became of a send whose answer was lost.
+    pub fn new() -> Self {
+        Self::with_capabilities(Capabilities::default())
+    }
+
+    /// A channel with this way to resolve lost answers. [`Resolve::Lookup`] looks up what was delivered,
+    /// [`Resolve::Dedupe`] delivers each token once, whatever the window.
+    pub fn with_resolve(resolve: Resolve) -> Self {
+        let mut capabilities = Capabilities::default();
+        capabilities.resolve = resolve;
+        Self::with_capabilities(capabilities)
+    }
+
+    /// A channel with these capabilities.
+    pub fn with_capabilities(capabilities: Capabilities) -> Self {
+        let shared = Shared {
+            id: "mock".to_owned(),
+            capabilities,
+            state: Mutex::default(),
+            connection: watch::Sender::new(ConnectionState::Closed),
+            sink: watch::Sender::new(None),
+            changes: watch::Sender::new(0),
+            released: watch::Sender::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Delivers an event to the bot, as the channel would, and returns what the bot answered. Waits until a bot runs.
+    ///
+    /// # Errors
+    /// The bot did not take the event over.
+    ///
+    /// # Panics
+    /// If no bot runs this provider within 30 s.
+    pub async fn deliver(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        let mut sinks = self.shared.sink.subscribe();
+        let sink = match patient(sinks.wait_for(Option::is_some)).await {
+            Some(Ok(sink)) => sink.clone(),
+            Some(Err(_)) | None => None,
+        };
+        let Some(sink) = sink else { panic!("no bot has run this provider within {PATIENCE:?}") };
+        self.shared.lock().lines.push(Line::In(Box::new(inbound.clone())));
+        sink.admit(inbound).await
+    }
+
+    /// Makes the next send that has no fault yet fail with `error`.
+    pub fn fail_next(&self, error: ChannelError) {
+        self.fault_next(SendFault::Fail(error));
+    }
+
+    /// Delivers the next send that has no fault yet, but loses the answer.
+    pub fn lose_answer_next(&self) {
+        self.fault_next(SendFault::LoseAnswer);
+    }
+
+    /// Lets the next send that has no fault yet stand still until [`release`](Self::release).
+    pub fn hang_next(&self) {
+        self.fault_next(SendFault::Hang);
+    }
+
+    /// Gives the next send that has no fault yet this fault.
+    pub fn fault_next(&self, fault: SendFault) {
+        self.shared.lock().faults.push_back(fault);
+    }
+
+    /// Asks `rule` about every send that has no fault of its own. It sees the send as if it were delivered.
+    pub fn fault_when(&self, rule: impl Fn(&Sent) -> Option<SendFault> + Send + 'static) {
+        self.shared.lock().rule = Some(Box::new(rule));
+    }
+
+    /// Forgets every fault that has not happened yet.
+    pub fn heal(&self) {
+        let mut state = self.shared.lock();
+        state.faults.clear();
+        state.rule = None;
+    }
+
+    /// Lets the sends go on that stand still now.
+    pub fn release(&self) {
+        self.shared.released.send_modify(|times| *times += 1);
+    }
+
+    /// Every call of `send` so far, in order.
+    pub fn sent(&self) -> Vec<Sent> {
+        self.shared.lock().sent.clone()
+    }
+
+    /// What users see: the delivered messages, in order.
+    pub fn delivered(&self) -> Vec<Sent> {
+        self.shared.lock().sent.iter().filter(|sent| sent.is_delivery()).cloned().collect()
+    }
+
+    /// The texts that the user of `chat` sees, in order.
+    pub fn texts_to(&self, chat: &str) -> Vec<String> {
+        let state = self.shared.lock();
+        let of_chat = state.sent.iter().filter(|sent| sent.is_delivery() && sent.chat.as_str() == chat);
+        of_chat.map(|sent| sent.text().to_owned()).collect()
+    }
+
+    /// What was received and sent, for people.
+    pub fn transcript(&self) -> String {
+        let state = self.shared.lock();
+        render(&state.lines, &state.sent)
+    }
+
+    /// Waits for `count` calls of `send` in all, and returns them.
+    ///
+    /// # Panics
+    /// If they are not made within 30 s, with the transcript.
+    pub async fn wait_for_sends(&self, count: usize) -> Vec<Sent> {
+        self.wait("sends", count, |state| state.sent.len()).await;
+        self.sent()
+    }
+
+    /// Waits until users see `count` messages in all, and returns them.
+    ///
+    /// # Panics
+    /// If they are not delivered within 30 s, with the transcript.
+    pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Sent> {
+        self.wait("deliveries", count, |state| state.sent.iter().filter(|sent| sent.is_delivery()).count())
+            .await;
+        self.delivered()
+    }
+
+    /// Waits until `count` sends stand still.
+    ///
+    /// # Panics
+    /// If they do not within 30 s, with the transcript.
+    pub async fn wait_for_hanging(&self, count: usize) {
+        let hanging = |sent: &&Sent| sent.outcome == SendOutcome::Hanging;
+        self.wait("hanging sends", count, move |state| state.sent.iter().filter(hanging).count()).await;
+    }
+
+    async fn wait(&self, what: &str, count: usize, have: impl Fn(&State) -> usize) {
+        let mut changes = self.shared.changes.subscribe();
+        let enough = patient(changes.wait_for(|_| have(&self.shared.lock()) >= count)).await.is_some();
+        if !enough {
+            let have = have(&self.shared.lock());
+            panic!("{have} of {count} {what} after {PATIENCE:?}:\n{}", self.transcript());
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that waits for ever shows nothing: this bound is real time"
+)]
+async fn patient<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(PATIENCE, future).await.ok()
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Records a call and decides what becomes of it; returns its place in the list, and its fault.
+    fn record(&self, request: SendRequest<'_>) -> (usize, Option<SendFault>) {
+        let mut state = self.lock();
+        let mut sent = Sent {
+            chat: request.chat.clone(),
+            content: request.content.clone(),
+            token: request.token.cloned(),
+            attempt: 1,
+            outcome: SendOutcome::Delivered(SendReceipt { message: MessageId::from("") }),
+        };
+        let earlier = state.sent.iter().filter(|earlier| same_message(earlier, &sent)).count();
+        sent.attempt = u32::try_from(earlier).unwrap_or(u32::MAX).saturating_add(1);
+        let fault = state.faults.pop_front().or_else(|| state.rule.as_ref()?(&sent));
+        sent.outcome = match &fault {
+            Some(SendFault::Fail(error)) => SendOutcome::Failed(error.class, error.phase),
+            Some(SendFault::Hang) => SendOutcome::Hanging,
+            Some(SendFault::LoseAnswer) => match self.deliver(&mut state, &sent) {
+                SendOutcome::Delivered(receipt) => SendOutcome::AnswerLost(receipt),
+                known => known,
+            },
+            None => self.deliver(&mut state, &sent),
+        };
+        let place = state.sent.len();
+        state.sent.push(sent);
+        state.lines.push(Line::Out(place));
+        (place, fault)
+    }
+
+    /// Gives the message an id, unless the channel remembers its token.
+    fn deliver(&self, state: &mut State, sent: &Sent) -> SendOutcome {
+        if matches!(self.capabilities.resolve, Resolve::Dedupe { .. })
+            && let Some(receipt) = sent.token.as_ref().and_then(|token| state.receipt_of(token, &sent.chat))
+        {
+            return SendOutcome::Deduplicated(receipt);
+        }
+        state.next_message += 1;
+        SendOutcome::Delivered(SendReceipt {
+            message: MessageId::from(format!("mock-{}", state.next_message)),
+        })
+    }
+
+    /// Delivers a send that stood still.
+    fn go_on(&self, place: usize) -> SendOutcome {
+        let mut state = self.lock();
+        let sent = state.sent[place].clone();
+        let outcome = self.deliver(&mut state, &sent);
+        state.sent[place].outcome = outcome.clone();
+        outcome
+    }
+
+    async fn stand_still(&self) {
+        let mut released = self.released.subscribe();
+        self.changed();
+        let answered = released.changed().await;
+        debug_assert!(answered.is_ok(), "the provider holds the sender");
+    }
+}
+
+impl State {
+    fn receipt_of(&self, token: &SendKey, chat: &ChatId) -> Option<SendReceipt> {
+        let of_token = |sent: &&Sent| sent.token.as_ref() == Some(token) && sent.chat == *chat;
+        self.sent.iter().filter(of_token).find_map(|sent| match &sent.outcome {
+            SendOutcome::Delivered(receipt) | SendOutcome::AnswerLost(receipt) => Some(receipt.clone()),
+            _ => None,
+        })
+    }
+}
+
+fn same_message(one: &Sent, other: &Sent) -> bool {
+    match (&one.token, &other.token) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.chat == other.chat && one.content == other.content,
+    }
+}
+
+#[async_trait]
+impl Provider for MockProvider {
+    fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities
+    }
+
+    fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.shared.connection.subscribe()
+    }
+
+    async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
+        let _running = Running::new(&self.shared, sink);
+        stop.cancelled().await;
+        Ok(())
+    }
+
+    async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        let (place, fault) = self.shared.record(request);
+        let outcome = if matches!(fault, Some(SendFault::Hang)) {
+            self.shared.stand_still().await;
+            self.shared.go_on(place)
+        } else {
+            self.shared.lock().sent[place].outcome.clone()
+        };
+        self.shared.changed();
+        match (fault, outcome) {
+            (Some(SendFault::Fail(error)), _) => Err(error),
+            (Some(SendFault::LoseAnswer), _) => Err(lost_answer()),
+            (_, SendOutcome::Delivered(receipt) | SendOutcome::Deduplicated(receipt)) => Ok(receipt),
+            (_, SendOutcome::AnswerLost(_) | SendOutcome::Failed(..) | SendOutcome::Hanging) => {
+                Err(lost_answer())
+            }
+        }
+    }
+
+    async fn resolve(&self, token: &SendKey, chat: &ChatId) -> Resolution {
+        if self.shared.capabilities.resolve != Resolve::Lookup {
+            return Resolution::Unknown;
+        }
+        self.shared.lock().receipt_of(token, chat).map_or(Resolution::NotSent, Resolution::Sent)
+    }
+}
+
+fn lost_answer() -> ChannelError {
+    ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the test lost the answer")
+}
+
+/// A bot runs the provider. Ends also when the bot is killed.
+struct Running<'a> {
+    shared: &'a Shared,
+    sink: Arc<dyn InboundSink>,
+}
+
+impl<'a> Running<'a> {
+    fn new(shared: &'a Shared, sink: Arc<dyn InboundSink>) -> Self {
+        shared.sink.send_replace(Some(Arc::clone(&sink)));
+        shared.connection.send_replace(ConnectionState::Open);
+        Self { shared, sink }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let ended = self.shared.sink.send_if_modified(|sink| {
+            let mine = sink.as_ref().is_some_and(|sink| Arc::ptr_eq(sink, &self.sink));
+            if mine {
+                *sink = None;
+            }
+            mine
+        });
+        if ended {
+            self.shared.connection.send_replace(ConnectionState::Closed);
+        }
+    }
+}
+
+impl Default for MockProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MockProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MockProvider").field("sends", &self.shared.lock().sent.len()).finish_non_exhaustive()
+    }
+}

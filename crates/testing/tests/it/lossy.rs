@@ -1,0 +1,139 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use botmesh_core::error::{Effect, StoreError, StoreErrorKind};
+use botmesh_core::kv::{Caps, Cursor, Durable, DurableKv, Entry, Expect, Index, Op, Outcome, Range, Version};
+use botmesh_core::{Bytes, async_trait};
+use botmesh_testing::{Fault, LossyKv};
+use futures_util::FutureExt;
+
+/// Knows only whether a key was written.
+#[derive(Default)]
+struct Written(Mutex<BTreeMap<Bytes, Version>>);
+
+#[async_trait]
+impl DurableKv for Written {
+    fn scoped(&self, _: &str) -> Arc<dyn DurableKv> {
+        Arc::new(Self::default())
+    }
+
+    async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        let mut written = self.0.lock().unwrap();
+        let apply = |op: Op| {
+            let version = Version(written.len() as u64 + 1);
+            written.insert(op.key().clone(), version);
+            Outcome::Applied(version)
+        };
+        Ok(ops.into_iter().map(apply).collect())
+    }
+
+    async fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Entry>>, StoreError> {
+        let written = self.0.lock().unwrap();
+        let entry = |key: &Bytes| {
+            let version = *written.get(key)?;
+            Some(Entry { key: key.clone(), version, value: Bytes::new(), index: Index::default() })
+        };
+        Ok(keys.iter().map(entry).collect())
+    }
+
+    async fn scan(&self, _: Range, _: Option<&Cursor>, _: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { durable: Durable::Process, shared: false, max_value: 1, groups_commits: false }
+    }
+}
+
+fn put(key: &'static str) -> Vec<Op> {
+    let key = Bytes::from_static(key.as_bytes());
+    vec![Op::Put { key, expect: Expect::Absent, value: Bytes::new(), index: Index::default() }]
+}
+
+async fn written(kv: &LossyKv, key: &'static str) -> bool {
+    kv.inner().get(&[Bytes::from_static(key.as_bytes())]).await.unwrap()[0].is_some()
+}
+
+fn lossy() -> LossyKv {
+    LossyKv::new(Arc::new(Written::default()))
+}
+
+#[tokio::test]
+async fn each_fault_applies_and_answers_as_it_says() {
+    let cases = [
+        (Fault::FailBefore, false, Some(Effect::None), false),
+        (Fault::LoseAnswer, true, Some(Effect::Unknown), false),
+        (Fault::Hang, false, None, false),
+        (Fault::HangAfter, true, None, false),
+        (Fault::CrashBefore, false, Some(Effect::None), true),
+        (Fault::CrashAfter, true, Some(Effect::Unknown), true),
+    ];
+    assert_eq!(cases.map(|(fault, ..)| fault), Fault::ALL);
+    for (fault, applied, effect, crashed) in cases {
+        let kv = lossy();
+        kv.fail_commit(2, fault);
+        assert!(kv.commit(put("one")).await.is_ok(), "{fault:?}: the first commit is not the second");
+        let answer = kv.commit(put("two")).now_or_never();
+        let error = answer.map(|answer| answer.unwrap_err());
+        assert_eq!(error.as_ref().map(StoreError::effect), effect, "{fault:?}");
+        assert!(error.is_none_or(|error| error.kind() == StoreErrorKind::Unavailable), "{fault:?}");
+        assert_eq!(written(&kv, "two").await, applied, "{fault:?}");
+        assert_eq!(kv.crashed(), crashed, "{fault:?}");
+        assert_eq!(kv.commit(put("three")).await.is_err(), crashed, "{fault:?}");
+        assert_eq!(kv.get(&[]).await.is_err(), crashed, "{fault:?}");
+        assert_eq!(kv.commits(), if crashed { 2 } else { 3 }, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn hanging_commits_go_on_when_released() {
+    for (fault, applied_before) in [(Fault::Hang, false), (Fault::HangAfter, true)] {
+        let kv = lossy();
+        kv.fail_next(fault);
+        let mut commit = kv.commit(put("one"));
+        assert!((&mut commit).now_or_never().is_none());
+        kv.wait_for_hanging(1).await;
+        assert_eq!(written(&kv, "one").await, applied_before);
+        kv.release();
+        assert!(commit.await.is_ok());
+        assert!(written(&kv, "one").await);
+        assert_eq!(kv.hanging(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_ends_hanging_commits_with_what_they_may_have_done() {
+    for (fault, effect) in [(Fault::Hang, Effect::None), (Fault::HangAfter, Effect::Unknown)] {
+        let kv = lossy();
+        kv.fail_next(fault);
+        let mut commit = kv.commit(put("one"));
+        assert!((&mut commit).now_or_never().is_none());
+        kv.crash();
+        assert_eq!(commit.await.unwrap_err().effect(), effect);
+        assert_eq!(written(&kv, "one").await, effect == Effect::Unknown);
+    }
+}
+
+#[tokio::test]
+async fn a_rule_looks_at_the_writes_and_is_used_once() {
+    let kv = lossy();
+    kv.fail_when(|ops| ops.iter().any(|op| &op.key()[..] == b"two"), Fault::FailBefore);
+    assert!(kv.commit(put("one")).await.is_ok());
+    assert!(kv.commit(put("two")).await.is_err());
+    assert!(kv.commit(put("two")).await.is_ok());
+    assert_eq!((kv.commits(), kv.ops(), kv.reads()), (3, 3, 0));
+}
+
+#[tokio::test]
+async fn scopes_share_faults_and_counts() {
+    let kv = lossy();
+    let scoped = kv.scoped("a");
+    kv.fail_next(Fault::FailBefore);
+    assert!(scoped.commit(put("one")).await.is_err());
+    assert!(scoped.commit(put("one")).await.is_ok());
+    assert_eq!(kv.commits(), 2);
+    kv.set_down(true);
+    assert!(scoped.get(&[]).await.is_err());
+    kv.set_down(false);
+    assert!(scoped.get(&[]).await.is_ok());
+}
