@@ -2,5 +2,7 @@
 //! backends are compared with these.
 
 mod kv;
+mod store;
 
 pub use kv::MemoryKv;
+pub use store::MemoryStore;
