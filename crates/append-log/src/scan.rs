@@ -201,14 +201,14 @@ fn is_plausible(head: FrameHead, rest: usize, tail: usize, expected: u64, header
 }
 
 /// Whether the bytes between the bad frame and the next good one have a hole of zeros such as a block leaves
-/// that was never written: the whole head, or a whole sector of the file.
+/// that was never written: all of a sector of the file, from the bad frame on.
 fn lost_a_block(hole: &[u8], offset: u64) -> bool {
-    let zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
-    if hole.get(..FRAME_OVERHEAD).is_some_and(zero) {
-        return true;
+    let zero = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(|&byte| byte == 0);
+    let first = (SECTOR - offset % SECTOR) as usize;
+    match hole.split_at_checked(first) {
+        Some((first, rest)) => zero(first) || rest.chunks_exact(SECTOR as usize).any(zero),
+        None => false,
     }
-    let to_boundary = usize::try_from((SECTOR - offset % SECTOR) % SECTOR).unwrap_or(0);
-    hole.get(to_boundary..).unwrap_or(&[]).chunks_exact(SECTOR as usize).any(zero)
 }
 
 /// Whether the file has only zeros from `offset` on.

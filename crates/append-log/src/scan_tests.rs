@@ -59,10 +59,13 @@ fn a_block_that_the_last_batch_lost_is_torn() {
     let mut tail = whole.clone();
     tail[400..912].fill(0);
     assert_eq!(judge_at(&tail, 100, 5), Verdict::Damaged);
-    // The head alone, in a block that ends behind it.
-    let mut tail = whole;
-    tail[..24].fill(0);
-    assert_eq!(judge_at(&tail, 512 - 24, 5), Verdict::Torn);
+    // The start of the frame alone, in a block that ends behind it; as many zeros within a block are damage.
+    for length in [2, 19, 20, 24, 500] {
+        let mut tail = whole.clone();
+        tail[..length].fill(0);
+        assert_eq!(judge_at(&tail, 1024 - length as u64, 5), Verdict::Torn, "{length}");
+        assert_eq!(judge_at(&tail, 1025, 5), Verdict::Damaged, "{length}");
+    }
 }
 
 #[test]

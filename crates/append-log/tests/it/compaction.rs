@@ -33,6 +33,7 @@ fn a_crash_between_the_snapshot_and_the_cut_is_harmless() {
     let recovery = log.recovery();
     assert_eq!((recovery.snapshot, recovery.entries, recovery.skipped), (Some(20), 0, 20));
     assert_eq!(entries(&log), []);
+    assert_eq!(log.log_bytes(), 32); // The cut is made up for.
     assert_eq!(log.append(b"on").unwrap(), 21);
     drop(log);
     let log = journal.open();

@@ -10,6 +10,7 @@ mod filesystem;
 mod golden;
 mod kill;
 mod lock;
+mod power;
 mod room;
 mod snapshot;
 mod support;

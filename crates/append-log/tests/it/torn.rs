@@ -56,6 +56,33 @@ fn a_tail_of_zeros_is_torn() {
 }
 
 #[test]
+fn a_tail_of_zeros_longer_than_any_batch_is_torn() {
+    let journal = Journal::of_twenty();
+    let end = fs::metadata(journal.log()).unwrap().len();
+    fs::File::options().write(true).open(journal.log()).unwrap().set_len(end + (65 << 20)).unwrap();
+    let log = journal.open();
+    assert_eq!(log.recovery().torn.unwrap().bytes, 65 << 20);
+    assert_counts_to(&log, 20);
+}
+
+/// A failed sync may have dropped pages that the cache still shows: only writing them again brings them back.
+#[test]
+fn what_no_later_entry_proves_synced_is_written_again_at_open() {
+    let journal = Journal::of_twenty();
+    let log = fs::File::options().write(true).open(journal.log()).unwrap();
+    let whole = fs::read(journal.log()).unwrap();
+    let long_ago = std::time::UNIX_EPOCH;
+    let modified = || fs::metadata(journal.log()).unwrap().modified().unwrap();
+
+    log.set_modified(long_ago).unwrap();
+    drop(journal.open_quickly().unwrap());
+    assert_eq!(modified(), long_ago);
+    drop(journal.open());
+    assert_ne!(modified(), long_ago);
+    assert_eq!(fs::read(journal.log()).unwrap(), whole);
+}
+
+#[test]
 fn a_last_entry_that_only_reached_the_disk_in_part_is_torn() {
     let journal = Journal::of_twenty();
     let ends = offsets(&journal.log());
