@@ -4,6 +4,9 @@
 //! never comes back. A ticket's number is its place in the queue and its fence at once, and grows through evictions,
 //! restarts and lost data.
 
+pub mod machine;
+mod memory;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CoordinationUnavailable, LeaseLost};
 use crate::id::SessionId;
+pub use memory::{MemoryCoordinator, MemoryHub};
 
 /// A number that grows with every turn of a key. A resource refuses a write whose fence is smaller than one it has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! What a user of the contracts and of their in-memory implementations notices.
 #![expect(clippy::unwrap_used, reason = "a test fails where it does not hold")]
 
+mod coordinator;
 mod memory_kv;
 mod memory_store;

@@ -1,0 +1,139 @@
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Effect, QueueSnapshot, TicketId};
+use crate::coordinator::Fence;
+use crate::id::SessionId;
+
+/// An idle queue keeps room for this many tickets, so that a chat's next turn allocates nothing.
+const KEPT_CAPACITY: usize = 4;
+
+/// One ticket in a queue.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) number: u64,
+    pub(super) ticket: TicketId,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    /// By number, because numbers only grow.
+    tickets: VecDeque<Place>,
+    previous: Option<SessionId>,
+    /// Its place among the idle ones.
+    idle: Option<u64>,
+}
+
+/// The queues by key. Those without a ticket are remembered for their previous holder, up to a limit.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    queues: HashMap<Arc<str>, Queue>,
+    idle: BTreeMap<u64, Arc<str>>,
+    last_idle: u64,
+    max_idle: usize,
+}
+
+type Idle = Vec<(Arc<str>, Option<SessionId>)>;
+
+impl Keys {
+    pub(super) fn new(max_idle: usize) -> Self {
+        Self { queues: HashMap::new(), idle: BTreeMap::new(), last_idle: 0, max_idle }
+    }
+
+    /// The shared text of a key that is remembered.
+    pub(super) fn name(&self, key: &str) -> Option<Arc<str>> {
+        self.queues.get_key_value(key).map(|(name, _)| Arc::clone(name))
+    }
+
+    pub(super) fn head(&self, key: &str) -> Option<&Place> {
+        self.queues.get(key)?.tickets.front()
+    }
+
+    pub(super) fn previous(&self, key: &str) -> Option<SessionId> {
+        self.queues.get(key)?.previous.clone()
+    }
+
+    /// The queue of a key that gets a ticket.
+    pub(super) fn busy(&mut self, key: &str) -> (Arc<str>, &mut VecDeque<Place>) {
+        let name = self.name(key).unwrap_or_else(|| Arc::from(key));
+        let queue = self.queues.entry(Arc::clone(&name)).or_default();
+        if let Some(place) = queue.idle.take() {
+            self.idle.remove(&place);
+        }
+        (name, &mut queue.tickets)
+    }
+
+    /// Removes a ticket. Whether it was the head; then its session becomes the previous holder.
+    pub(super) fn remove(&mut self, key: &str, number: u64) -> bool {
+        let Some(queue) = self.queues.get_mut(key) else { return false };
+        let Ok(at) = queue.tickets.binary_search_by_key(&number, |place| place.number) else { return false };
+        let removed = queue.tickets.remove(at);
+        let was_head = at == 0;
+        if was_head {
+            queue.previous = removed.map(|place| place.ticket.session);
+        }
+        was_head
+    }
+
+    /// Puts a key without tickets among the idle ones; if they are too many, forgets those that were idle longest.
+    pub(super) fn rest(&mut self, key: &str) {
+        let Some((name, _)) = self.queues.get_key_value(key) else { return };
+        let name = Arc::clone(name);
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        if queue.idle.is_some() || !queue.tickets.is_empty() {
+            return;
+        }
+        if queue.tickets.capacity() > KEPT_CAPACITY {
+            queue.tickets = VecDeque::new();
+        }
+        self.last_idle += 1;
+        queue.idle = Some(self.last_idle);
+        self.idle.insert(self.last_idle, name);
+        self.forget_idle();
+    }
+
+    pub(super) fn set_max_idle(&mut self, limit: usize) {
+        self.max_idle = limit;
+        self.forget_idle();
+    }
+
+    fn forget_idle(&mut self) {
+        while self.idle.len() > self.max_idle
+            && let Some((_, oldest)) = self.idle.pop_first()
+        {
+            self.queues.remove(&oldest);
+        }
+    }
+
+    /// What the head of a queue is told when it becomes the head.
+    pub(super) fn grant(&self, key: &str) -> Option<Effect> {
+        let (name, queue) = self.queues.get_key_value(key)?;
+        let head = queue.tickets.front()?;
+        Some(Effect::Granted {
+            key: Arc::clone(name),
+            ticket: head.ticket.clone(),
+            fence: Fence(head.number),
+            previous: queue.previous.clone(),
+        })
+    }
+
+    /// What the head of a queue is told when others wait.
+    pub(super) fn nudge(&self, key: &str) -> Option<Effect> {
+        let (name, queue) = self.queues.get_key_value(key)?;
+        Some(Effect::Nudged { key: Arc::clone(name), ticket: queue.tickets.front()?.ticket.clone() })
+    }
+
+    pub(super) fn snapshot(&self) -> (Vec<QueueSnapshot>, Idle) {
+        let busy = self.queues.iter().filter(|(_, queue)| queue.idle.is_none());
+        let mut busy: Vec<_> = busy
+            .map(|(name, queue)| {
+                let tickets = queue.tickets.iter();
+                let tickets = tickets.map(|place| (Fence(place.number), place.ticket.clone())).collect();
+                QueueSnapshot { key: Arc::clone(name), previous: queue.previous.clone(), tickets }
+            })
+            .collect();
+        busy.sort_unstable();
+        let idle = self.idle.values();
+        (busy, idle.map(|name| (Arc::clone(name), self.previous(name))).collect())
+    }
+}

@@ -1,0 +1,317 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{DEFAULT_MAX_IDLE_KEYS, Effect, Machine, Micros, Standing, TicketId};
+use super::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
+use crate::entropy::{Entropy, random_hex};
+use crate::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason};
+use crate::id::SessionId;
+use crate::time::Clock;
+
+/// Where the coordinators of one process meet: the [`machine`](super::machine) behind a mutex.
+///
+/// For a bot of one process, and for tests of several replicas in one process. Clones are the same hub. It starts no
+/// task: a session needs no heartbeat and lives until its coordinator is closed, [crashes](MemoryCoordinator::crash), or
+/// is dropped with all its tickets and turns. Idle keys beyond [`DEFAULT_MAX_IDLE_KEYS`] are forgotten.
+#[derive(Clone)]
+pub struct MemoryHub {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    machine: Machine,
+    effects: Vec<Effect>,
+    waiters: HashMap<TicketId, oneshot::Sender<Grant>>,
+    coordinators: u64,
+}
+
+/// What a waiting ticket is told.
+struct Grant {
+    previous: Option<SessionId>,
+}
+
+impl MemoryHub {
+    /// An empty hub. The clock only makes fences follow time; nothing expires by it.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let state = State {
+            machine: Machine::new(DEFAULT_MAX_IDLE_KEYS),
+            effects: Vec::new(),
+            waiters: HashMap::new(),
+            coordinators: 0,
+        };
+        Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
+    }
+
+    /// Remembers the previous holder of at most `limit` keys that nobody holds, forgetting the least recently used.
+    #[must_use]
+    pub fn with_max_idle_keys(self, limit: usize) -> Self {
+        self.shared.step(|state, _| state.machine.set_max_idle_keys(limit));
+        self
+    }
+
+    /// A new coordinator, with a session of its own.
+    pub fn coordinator(&self, entropy: &dyn Entropy) -> MemoryCoordinator {
+        let incarnation = random_hex(entropy);
+        let id = self.shared.step(|state, now| {
+            let id = SessionId::from(format!("{incarnation}.{}", state.coordinators));
+            state.coordinators += 1;
+            let _ = state.machine.open(&id, None, Fence(0), now);
+            id
+        });
+        let session = Session {
+            hub: Arc::clone(&self.shared),
+            id,
+            last_seq: AtomicU64::new(0),
+            end: AtomicU8::new(ALIVE),
+            ended: CancellationToken::new(),
+        };
+        MemoryCoordinator { session: Arc::new(session) }
+    }
+}
+
+impl fmt::Debug for MemoryHub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryHub")
+    }
+}
+
+impl Shared {
+    /// Runs one step of the machine and wakes whoever it concerns, after the lock is free again.
+    fn step<T>(&self, operation: impl FnOnce(&mut State, Micros) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that time does not step back between two steps.
+        let now = Micros::from(self.clock.now());
+        let reply = operation(&mut state, now);
+        let grants = state.grants(now);
+        drop(state);
+        for (waiter, grant) in grants {
+            // A ticket that was dropped meanwhile leaves the queue by itself.
+            let _ = waiter.send(grant);
+        }
+        reply
+    }
+}
+
+impl State {
+    /// Who is to be woken. A grant that nobody waits for is given back at once.
+    fn grants(&mut self, now: Micros) -> Vec<(oneshot::Sender<Grant>, Grant)> {
+        let mut grants = Vec::new();
+        let mut told = 0;
+        while let Some(effect) = self.effects.get(told).cloned() {
+            told += 1;
+            if let Effect::Granted { key, ticket, previous, .. } = effect {
+                match self.waiters.remove(&ticket) {
+                    Some(waiter) => grants.push((waiter, Grant { previous })),
+                    None => {
+                        self.machine.leave(&key, &ticket, now, &mut self.effects);
+                    }
+                }
+            }
+        }
+        self.effects.clear();
+        grants
+    }
+}
+
+const ALIVE: u8 = 0;
+const CLOSED: u8 = 1;
+const CRASHED: u8 = 2;
+
+/// What a coordinator, its tickets and its turns share.
+struct Session {
+    hub: Arc<Shared>,
+    id: SessionId,
+    last_seq: AtomicU64,
+    end: AtomicU8,
+    ended: CancellationToken,
+}
+
+impl Session {
+    fn check(&self) -> Result<(), LeaseLost> {
+        match self.end.load(Ordering::SeqCst) {
+            ALIVE => Ok(()),
+            CLOSED => Err(LeaseLost { reason: LeaseLostReason::Released }),
+            _ => Err(LeaseLost { reason: LeaseLostReason::Expired }),
+        }
+    }
+
+    fn die(&self, end: u8) {
+        // First of all, so that no check succeeds once somebody else is granted.
+        if self.end.compare_exchange(ALIVE, end, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        let own_waiters: Vec<_> = self.hub.step(|state, now| {
+            state.machine.close(&self.id, now, &mut state.effects);
+            state.waiters.extract_if(|ticket, _| ticket.session == self.id).collect()
+        });
+        drop(own_waiters);
+        self.ended.cancel();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.die(CLOSED);
+    }
+}
+
+/// A [`Coordinator`] of a [`MemoryHub`]. Clones share one session.
+#[derive(Clone)]
+pub struct MemoryCoordinator {
+    session: Arc<Session>,
+}
+
+impl MemoryCoordinator {
+    /// Dies as a replica does whose lease ran out: its turns are lost ([`LeaseLostReason::Expired`]), its tickets are
+    /// worth nothing, others go on, and every later call fails.
+    pub fn crash(&self) {
+        self.session.die(CRASHED);
+    }
+}
+
+impl fmt::Debug for MemoryCoordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryCoordinator").field("session", &self.session.id).finish_non_exhaustive()
+    }
+}
+
+fn down(why: &'static str) -> CoordinationUnavailable {
+    CoordinationUnavailable { reason: CoordinationUnavailableReason::Down, source: Some(why.into()) }
+}
+
+#[async_trait]
+impl Coordinator for MemoryCoordinator {
+    fn session(&self) -> SessionId {
+        self.session.id.clone()
+    }
+
+    async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
+        let seq = self.session.last_seq.fetch_add(1, Ordering::Relaxed);
+        let ticket = TicketId { session: self.session.id.clone(), seq };
+        let entered = self.session.hub.step(|state, now| {
+            match state.machine.enter(key, &ticket, now, &mut state.effects) {
+                Standing::Granted { fence, previous } => Some((fence, Place::Head(Grant { previous }))),
+                Standing::Waiting { fence, .. } => {
+                    let (waiter, waiting) = oneshot::channel();
+                    state.waiters.insert(ticket.clone(), waiter);
+                    Some((fence, Place::Waiting(waiting)))
+                }
+                Standing::Busy { .. } | Standing::Unknown | Standing::Dead => None,
+            }
+        });
+        let Some((fence, place)) = entered else { return Err(down("the coordinator is closed")) };
+        let claim = Claim {
+            session: Arc::clone(&self.session),
+            key: Arc::from(key),
+            ticket,
+            left: AtomicBool::new(false),
+        };
+        Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
+    }
+
+    async fn close(&self) {
+        self.session.die(CLOSED);
+    }
+}
+
+/// A ticket in the machine. Dropping it leaves the queue.
+struct Claim {
+    session: Arc<Session>,
+    key: Arc<str>,
+    ticket: TicketId,
+    left: AtomicBool,
+}
+
+impl Claim {
+    /// Leaves the queue. Whether it was still there.
+    fn leave(&self) -> bool {
+        if self.left.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let waiter = self.session.hub.step(|state, now| {
+            state.machine.leave(&self.key, &self.ticket, now, &mut state.effects);
+            if state.waiters.is_empty() { None } else { state.waiters.remove(&self.ticket) }
+        });
+        drop(waiter);
+        true
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+enum Place {
+    Waiting(oneshot::Receiver<Grant>),
+    Head(Grant),
+    Gone,
+}
+
+struct MemoryTicket {
+    fence: Fence,
+    claim: Option<Claim>,
+    place: Place,
+}
+
+#[async_trait]
+impl TicketHandle for MemoryTicket {
+    async fn granted(&mut self) -> Result<Turn, CoordinationUnavailable> {
+        if let Place::Waiting(waiting) = &mut self.place {
+            self.place = waiting.await.map_or(Place::Gone, Place::Head);
+        }
+        let Place::Head(grant) = std::mem::replace(&mut self.place, Place::Gone) else {
+            return Err(down("the session of the ticket has ended, or its turn was already taken"));
+        };
+        let claim = self.claim.take().filter(|claim| claim.session.check().is_ok());
+        let Some(claim) = claim else { return Err(down("the session of the ticket has ended")) };
+        let session = claim.session.id.clone();
+        let handle = Arc::new(MemoryTurn { claim, released: Notify::new() });
+        Ok(Turn::new(self.fence, session, grant.previous, handle))
+    }
+}
+
+struct MemoryTurn {
+    claim: Claim,
+    released: Notify,
+}
+
+#[async_trait]
+impl TurnHandle for MemoryTurn {
+    fn check(&self) -> Result<(), LeaseLost> {
+        if self.claim.left.load(Ordering::SeqCst) {
+            return Err(LeaseLost { reason: LeaseLostReason::Released });
+        }
+        self.claim.session.check()
+    }
+
+    async fn lost(&self) -> LeaseLost {
+        loop {
+            let mut released = pin!(self.released.notified());
+            released.as_mut().enable();
+            if let Err(lost) = self.check() {
+                return lost;
+            }
+            self.claim.session.ended.run_until_cancelled(released).await;
+        }
+    }
+
+    fn release(&self) {
+        if self.claim.leave() {
+            self.released.notify_waiters();
+        }
+    }
+}

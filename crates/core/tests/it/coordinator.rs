@@ -1,0 +1,352 @@
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use botmesh_core::async_trait;
+use botmesh_core::coordinator::{Coordinator, Fence, MemoryCoordinator, MemoryHub, Ticket, Turn};
+use botmesh_core::entropy::SeededEntropy;
+use botmesh_core::error::{CoordinationUnavailableReason, LeaseLostReason};
+use botmesh_core::time::{Clock, Timestamp};
+
+/// A wall clock set by hand.
+#[derive(Default)]
+struct HandClock(AtomicI64);
+
+#[async_trait]
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+    async fn sleep(&self, _: Duration) {}
+}
+
+fn hub() -> MemoryHub {
+    MemoryHub::new(Arc::new(HandClock::default()))
+}
+
+fn replica(hub: &MemoryHub) -> MemoryCoordinator {
+    hub.coordinator(&SeededEntropy::new(1))
+}
+
+/// Polls once; nobody is woken.
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn ready<F: Future>(future: F) -> F::Output {
+    match poll(pin!(future)) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("must be ready at once"),
+    }
+}
+
+fn waits(ticket: &mut Ticket) -> bool {
+    poll(pin!(ticket.granted())).is_pending()
+}
+
+fn enter(replica: &MemoryCoordinator, key: &str) -> Ticket {
+    ready(replica.enter(key)).unwrap()
+}
+
+fn take(ticket: &mut Ticket) -> Turn {
+    ready(ticket.granted()).unwrap()
+}
+
+fn lost_by(turn: &Turn) -> Option<LeaseLostReason> {
+    turn.check().err().map(|lost| lost.reason)
+}
+
+#[test]
+fn turns_of_a_chat_are_served_in_the_order_of_the_tickets_across_replicas() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    assert_ne!(a.session(), b.session());
+    let mut tickets = [enter(&a, "anna"), enter(&b, "anna"), enter(&a, "anna"), enter(&b, "anna")];
+    assert!(tickets.windows(2).all(|pair| pair[0].fence() < pair[1].fence()));
+    for at in 0..tickets.len() {
+        assert!(tickets[at + 1..].iter_mut().all(waits));
+        let turn = take(&mut tickets[at]);
+        assert_eq!(turn.fence(), tickets[at].fence());
+        assert_eq!(turn.check(), Ok(()));
+    }
+}
+
+#[test]
+fn chats_do_not_wait_for_each_other() {
+    let replica = replica(&hub());
+    let _anna = take(&mut enter(&replica, "anna"));
+    let _ben = take(&mut enter(&replica, "ben"));
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_when_the_turn_before_it_ends() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let turn = take(&mut enter(&a, "anna"));
+    let mut ticket = b.enter("anna").await.unwrap();
+    let (granted, ()) = tokio::join!(ticket.granted(), async {
+        tokio::task::yield_now().await;
+        turn.release();
+    });
+    assert_eq!(granted.unwrap().previous_holder(), Some(&a.session()));
+}
+
+#[test]
+fn a_ticket_that_is_dropped_leaves_the_queue() {
+    let replica = replica(&hub());
+    let turn = take(&mut enter(&replica, "anna"));
+    let waiting = enter(&replica, "anna");
+    let mut asked = enter(&replica, "anna");
+    assert!(waits(&mut asked));
+    let granted_unseen = enter(&replica, "anna");
+    let mut last = enter(&replica, "anna");
+    drop(waiting);
+    drop(asked);
+    drop(turn);
+    assert!(waits(&mut last), "the ticket before it is there and was granted");
+    drop(granted_unseen);
+    take(&mut last);
+}
+
+#[test]
+fn a_call_that_was_never_run_leaves_no_ticket() {
+    let replica = replica(&hub());
+    drop(replica.enter("anna"));
+    take(&mut enter(&replica, "anna"));
+}
+
+#[test]
+fn a_cancelled_wait_keeps_its_place() {
+    let replica = replica(&hub());
+    let turn = take(&mut enter(&replica, "anna"));
+    let mut second = enter(&replica, "anna");
+    assert!(waits(&mut second));
+    let mut third = enter(&replica, "anna");
+    drop(turn);
+    assert!(waits(&mut third));
+    take(&mut second);
+    take(&mut third);
+}
+
+#[test]
+fn a_turn_ends_with_its_last_clone_or_by_release() {
+    let replica = replica(&hub());
+    let turn = take(&mut enter(&replica, "anna"));
+    let mut next = enter(&replica, "anna");
+    let clone = turn.clone();
+    drop(turn);
+    assert!(waits(&mut next));
+    drop(clone);
+    let turn = take(&mut next);
+    let mut third = enter(&replica, "anna");
+    turn.release();
+    turn.release();
+    assert_eq!(lost_by(&turn), Some(LeaseLostReason::Released));
+    let third = take(&mut third);
+    drop(turn);
+    assert_eq!(third.check(), Ok(()), "a turn that was released gives nothing back when it is dropped");
+}
+
+#[test]
+fn lost_tells_of_a_release_and_of_a_crash() {
+    let hub = hub();
+    let end: [fn(&MemoryCoordinator, &Turn); 3] =
+        [|_, turn| turn.release(), |replica, _| replica.crash(), |replica, _| ready(replica.close())];
+    let reasons = [LeaseLostReason::Released, LeaseLostReason::Expired, LeaseLostReason::Released];
+    for (end, reason) in end.into_iter().zip(reasons) {
+        let replica = replica(&hub);
+        let turn = take(&mut enter(&replica, "anna"));
+        let mut lost = pin!(turn.lost());
+        assert!(poll(lost.as_mut()).is_pending());
+        end(&replica, &turn);
+        assert_eq!(ready(lost).reason, reason);
+        assert_eq!(ready(turn.lost()).reason, reason);
+        assert_eq!(lost_by(&turn), Some(reason));
+    }
+}
+
+#[test]
+fn the_turn_of_a_crashed_replica_goes_to_the_next_one() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let held = take(&mut enter(&a, "anna"));
+    let mut own_waiter = enter(&a, "anna");
+    let mut waiter = enter(&b, "anna");
+    assert!(waits(&mut own_waiter) && waits(&mut waiter));
+    a.crash();
+    assert_eq!(lost_by(&held), Some(LeaseLostReason::Expired));
+    let turn = take(&mut waiter);
+    assert_eq!(turn.previous_holder(), Some(&a.session()));
+    let refused = ready(own_waiter.granted()).unwrap_err();
+    assert_eq!(refused.reason, CoordinationUnavailableReason::Down);
+    assert_eq!(ready(a.enter("ben")).unwrap_err().reason, CoordinationUnavailableReason::Down);
+    drop((held, own_waiter));
+    assert_eq!(turn.check(), Ok(()));
+}
+
+#[test]
+fn a_waiter_that_crashes_is_skipped() {
+    let hub = hub();
+    let (a, b, c) = (replica(&hub), replica(&hub), replica(&hub));
+    let held = take(&mut enter(&a, "anna"));
+    let _dead = enter(&b, "anna");
+    let mut last = enter(&c, "anna");
+    b.crash();
+    assert_eq!(held.check(), Ok(()));
+    assert!(waits(&mut last));
+    held.release();
+    take(&mut last);
+}
+
+#[test]
+fn a_ticket_granted_before_the_crash_gives_no_turn_after_it() {
+    let hub = hub();
+    let replica = replica(&hub);
+    let mut head = enter(&replica, "anna");
+    replica.crash();
+    assert!(ready(head.granted()).is_err());
+    take(&mut enter(&hub.coordinator(&SeededEntropy::new(2)), "anna"));
+}
+
+#[test]
+fn a_closed_coordinator_gives_everything_back_and_refuses() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let held = take(&mut enter(&a, "anna"));
+    let mut waiter = enter(&b, "anna");
+    ready(a.close());
+    ready(a.close());
+    assert_eq!(lost_by(&held), Some(LeaseLostReason::Released));
+    take(&mut waiter);
+    assert!(ready(a.enter("anna")).is_err());
+}
+
+#[test]
+fn a_turn_outlives_the_coordinator_value_it_came_from() {
+    let hub = hub();
+    let a = replica(&hub);
+    let turn = take(&mut enter(&a, "anna"));
+    drop(a);
+    assert_eq!(turn.check(), Ok(()));
+    let b = replica(&hub);
+    let mut waiter = enter(&b, "anna");
+    assert!(waits(&mut waiter));
+    drop(turn);
+    take(&mut waiter);
+}
+
+#[test]
+fn the_previous_holder_says_whether_memory_is_still_the_latest() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let previous = |replica: &MemoryCoordinator| {
+        let turn = take(&mut enter(replica, "anna"));
+        turn.previous_holder().cloned()
+    };
+    assert_eq!(previous(&a), None);
+    assert_eq!(previous(&a), Some(a.session()));
+    assert_eq!(previous(&b), Some(a.session()));
+    assert_eq!(previous(&a), Some(b.session()));
+}
+
+#[test]
+fn a_forgotten_chat_has_no_previous_holder_and_larger_fences() {
+    let hub = hub().with_max_idle_keys(2);
+    let replica = replica(&hub);
+    let turn = |key: &str| {
+        let turn = take(&mut enter(&replica, key));
+        (turn.fence(), turn.previous_holder().is_some())
+    };
+    let (first, _) = turn("anna");
+    let mut last = first;
+    for key in ["ben", "carla"] {
+        last = turn(key).0;
+    }
+    assert!(turn("carla").1 && turn("ben").1);
+    let (fence, remembered) = turn("anna");
+    assert!(!remembered && fence > last);
+}
+
+#[test]
+fn fences_follow_time_and_never_go_back() {
+    let clock = Arc::new(HandClock::default());
+    let hub = MemoryHub::new(clock.clone());
+    let replica = replica(&hub);
+    let mut last = Fence(0);
+    for (now, at_least) in [(5_000, 5_000_000), (5_000, 0), (1, 0), (9_000, 9_000_000), (-1, 0)] {
+        clock.0.store(now, Ordering::SeqCst);
+        let fence = enter(&replica, "anna").fence();
+        assert!(fence > last && fence >= Fence(at_least), "{fence:?} at {now}");
+        last = fence;
+    }
+}
+
+#[derive(Default)]
+struct CountWakes(AtomicUsize);
+
+impl Wake for CountWakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn only_the_next_ticket_is_woken() {
+    let replica = replica(&hub());
+    let held = take(&mut enter(&replica, "anna"));
+    let wakes = [Arc::new(CountWakes::default()), Arc::new(CountWakes::default())];
+    let mut tickets = [enter(&replica, "anna"), enter(&replica, "anna")];
+    let mut waiting: Vec<_> = tickets.iter_mut().map(|ticket| Box::pin(ticket.granted())).collect();
+    for (wait, wakes) in waiting.iter_mut().zip(&wakes) {
+        let waker = Waker::from(Arc::clone(wakes));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    for _ in 0..1000 {
+        take(&mut enter(&replica, "ben")).release();
+    }
+    let counts = || wakes.each_ref().map(|wakes| wakes.0.load(Ordering::SeqCst));
+    assert_eq!(counts(), [0, 0]);
+    held.release();
+    assert_eq!(counts(), [1, 0]);
+}
+
+#[test]
+fn one_holder_at_a_time_whatever_the_threads_do() {
+    const KEYS: [&str; 3] = ["anna", "ben", "carla"];
+    let hub = hub();
+    let held: [AtomicBool; 3] = Default::default();
+    let fences: [Mutex<Vec<Fence>>; 3] = Default::default();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (hub, held, fences) = (&hub, &held, &fences);
+            scope.spawn(move || {
+                let replica = replica(hub);
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    for round in 0..1500 {
+                        let at = (round + thread) % KEYS.len();
+                        let mut ticket = replica.enter(KEYS[at]).await.unwrap();
+                        if round % 7 == 0 {
+                            drop(ticket);
+                            continue;
+                        }
+                        let turn = ticket.granted().await.unwrap();
+                        assert!(!held[at].swap(true, Ordering::SeqCst));
+                        fences[at].lock().unwrap().push(turn.fence());
+                        assert!(held[at].swap(false, Ordering::SeqCst));
+                        turn.release();
+                    }
+                });
+            });
+        }
+    });
+    for fences in fences {
+        assert!(fences.into_inner().unwrap().is_sorted_by(|a, b| a < b));
+    }
+}
