@@ -1,0 +1,11 @@
+//! The suites, one module each.
+
+mod kv;
+mod parallel;
+
+use crate::Suite;
+
+/// Every suite.
+pub fn suites() -> Vec<Suite> {
+    vec![kv::suite()]
+}
