@@ -3,7 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use botmesh_core::memory::MemoryKv;
+#[cfg(feature = "sqlite")]
+use botmesh_core::kv::Durable;
+use botmesh_core::memory::{MemoryKv, MemoryStore};
+#[cfg(feature = "sqlite")]
+use botmesh_sqlite_store::SqliteStore;
+
+#[cfg(feature = "sqlite")]
+use crate::Sharing;
 
 use crate::{Backend, Claims, OpenError, Opened, Place};
 
@@ -25,7 +32,11 @@ pub(crate) const KNOWN: &[&str] = &[
 /// The backends of this build that need no server.
 #[cfg(feature = "cli")]
 pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(Memory)]
+    vec![
+        Arc::new(Memory),
+        #[cfg(feature = "sqlite")]
+        Arc::new(Sqlite),
+    ]
 }
 
 /// The reference implementations of botmesh-core.
@@ -43,6 +54,28 @@ impl Backend for Memory {
     }
 
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
-        Ok(Opened::kv(Arc::new(MemoryKv::new())))
+        Ok(Opened::kv(Arc::new(MemoryKv::new())).with_store(Arc::new(MemoryStore::new())))
+    }
+}
+
+/// One SQLite file.
+#[cfg(feature = "sqlite")]
+#[derive(Clone, Copy, Debug)]
+pub struct Sqlite;
+
+#[cfg(feature = "sqlite")]
+#[async_trait]
+impl Backend for Sqlite {
+    fn name(&self) -> &str {
+        "sqlite"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::NONE.surviving(Durable::PowerLoss).shared_by(Sharing::Host)
+    }
+
+    async fn open(&self, place: &Place) -> Result<Opened, OpenError> {
+        let store = SqliteStore::open(place.folder()?.join("bot.db")).await?;
+        Ok(Opened::kv(store.durability()).with_store(Arc::new(store)))
     }
 }

@@ -2,10 +2,11 @@
 
 mod kv;
 mod parallel;
+mod store;
 
 use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite()]
+    vec![kv::suite(), store::suite()]
 }
