@@ -199,6 +199,25 @@ impl Inbound {
 }
 
 impl InboundBody {
+    /// Whether a user says something with it: a message or a pressed button, not a reaction, an edit or a system event.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::Text { .. }
+            | Self::Image(_)
+            | Self::Audio(_)
+            | Self::Video(_)
+            | Self::Document(_)
+            | Self::Sticker(_)
+            | Self::Location { .. }
+            | Self::Contact { .. }
+            | Self::Interaction { .. }
+            | Self::PollVote { .. } => true,
+            Self::Reaction { .. } | Self::Edit { .. } | Self::System { .. } | Self::Unsupported { .. } => {
+                false
+            }
+        }
+    }
+
     /// The media of a media message.
     pub fn media(&self) -> Option<&InboundMedia> {
         match self {

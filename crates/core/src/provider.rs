@@ -27,6 +27,11 @@ pub trait Provider: Send + Sync + 'static {
     /// What the channel can do. Must not change while the bot runs.
     fn capabilities(&self) -> Capabilities;
 
+    /// The name by which users address the bot in groups (`/start@name`), where the channel has such names.
+    fn username(&self) -> Option<String> {
+        None
+    }
+
     /// The state of the connection, for health checks and leadership.
     fn connection(&self) -> watch::Receiver<ConnectionState>;
 

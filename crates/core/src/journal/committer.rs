@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use super::record::{self, Record, Stored, WriteId};
 use crate::error::{Cas, Effect, StoreError};
@@ -9,9 +10,11 @@ use crate::kv::{DurableKv, Expect, Index, Op, Outcome, Version};
 use crate::spawn::Seams;
 use crate::time::Timestamp;
 
-/// How often a commit is tried again, and the delay before the first retry; it doubles each time.
+/// How often a commit is tried again unless the caller has more patience, and the delays: the first, doubled each time
+/// up to the last.
 const RETRIES: u32 = 5;
 const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LAST_DELAY: Duration = Duration::from_secs(5);
 
 /// One change of one record.
 #[derive(Debug)]
@@ -79,14 +82,18 @@ impl Committer {
         Ok(self.kv.now().await?.unwrap_or_else(|| self.seams.clock.now()))
     }
 
-    pub(super) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Cas<Version>>, StoreError> {
+    pub(super) async fn commit(
+        &self,
+        changes: Vec<Change>,
+        until: Option<&CancellationToken>,
+    ) -> Result<Vec<Cas<Version>>, StoreError> {
         let mut ops = Vec::with_capacity(changes.len());
         for change in changes {
             ops.push(change.into_op(self.new_write_id())?);
         }
         match self.kv.commit(ops.clone()).await {
             Ok(outcomes) => Ok(outcomes.into_iter().map(cas).collect()),
-            Err(error) => self.commit_again(ops, error).await,
+            Err(error) => self.commit_again(ops, error, until).await,
         }
     }
 
@@ -99,17 +106,25 @@ impl Committer {
         id
     }
 
-    async fn commit_again(&self, ops: Vec<Op>, first: StoreError) -> Result<Vec<Cas<Version>>, StoreError> {
+    async fn commit_again(
+        &self,
+        ops: Vec<Op>,
+        first: StoreError,
+        until: Option<&CancellationToken>,
+    ) -> Result<Vec<Cas<Version>>, StoreError> {
         let mut known: Vec<Option<Cas<Version>>> = vec![None; ops.len()];
         let mut error = first;
         // Once unknown, always unknown: a later failure without effect says nothing of the earlier attempt.
         let mut unknown = false;
-        for retry in 0..RETRIES {
+        let mut delay = FIRST_DELAY;
+        for retry in 0u32.. {
             unknown |= error.effect() == Effect::Unknown;
-            if !error.retry() {
+            let patient = until.map_or(retry < RETRIES, |until| !until.is_cancelled());
+            if !error.retry() || !patient {
                 break;
             }
-            self.seams.clock.sleep(FIRST_DELAY * 2u32.pow(retry)).await;
+            self.seams.clock.sleep(delay).await;
+            delay = (delay * 2).min(LAST_DELAY);
             if unknown && let Err(failed) = self.read_back(&ops, &mut known).await {
                 error = failed;
                 continue;

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::record::{FORMAT, Owner, Record, Refused, truncated};
@@ -64,12 +66,12 @@ pub struct InboxRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<StoredMediaRef>,
     /// The event.
-    pub inbound: Inbound,
+    pub inbound: Arc<Inbound>,
 }
 
 impl InboxRecord {
     /// An event that just arrived, owned from birth: waiting for its turn.
-    pub fn queued(inbound: Inbound, order: i64, owner: Owner, now: Timestamp) -> Self {
+    pub fn queued(inbound: Arc<Inbound>, order: i64, owner: Owner, now: Timestamp) -> Self {
         Self {
             v: FORMAT,
             id: inbound.record_id(),
@@ -87,7 +89,7 @@ impl InboxRecord {
     }
 
     /// An event that just arrived and starts at once: the same write charges the attempt.
-    pub fn working(inbound: Inbound, order: i64, owner: Owner, now: Timestamp) -> Self {
+    pub fn working(inbound: Arc<Inbound>, order: i64, owner: Owner, now: Timestamp) -> Self {
         Self { state: InboxState::Working, attempts: 1, ..Self::queued(inbound, order, owner, now) }
     }
 

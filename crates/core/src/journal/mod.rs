@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 pub use committer::Change;
 pub use inbox::{InboxRecord, InboxState};
 pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Send};
@@ -138,7 +140,19 @@ impl Journal {
     /// # Cancel safety
     /// Each change of a dropped call happens wholly or not at all.
     pub async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Cas<Version>>, StoreError> {
-        self.inner.committer.commit(changes).await
+        self.inner.committer.commit(changes, None).await
+    }
+
+    /// As [`commit`](Self::commit), but goes on trying until `until` is cancelled, with delays of up to 5 s.
+    ///
+    /// # Errors
+    /// A failure that no retry can mend, or the last one when `until` is cancelled.
+    pub async fn commit_patiently(
+        &self,
+        changes: Vec<Change>,
+        until: &CancellationToken,
+    ) -> Result<Vec<Cas<Version>>, StoreError> {
+        self.inner.committer.commit(changes, Some(until)).await
     }
 
     /// Makes one change durable; see [`commit`](Self::commit).

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::record::{FORMAT, Owner, Record, Refused, truncated};
@@ -112,7 +114,7 @@ pub struct OutboxRecord {
     /// To which chat.
     pub chat: ChatId,
     /// What.
-    pub content: Content,
+    pub content: Arc<Content>,
 }
 
 impl OutboxRecord {
@@ -144,7 +146,7 @@ impl OutboxRecord {
             fingerprint: send.fingerprint,
             source: send.source,
             chat: send.chat,
-            content: send.content,
+            content: Arc::new(send.content),
         }
     }
 

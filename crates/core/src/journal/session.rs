@@ -80,7 +80,7 @@ impl Session {
                 None => Change::insert(&next),
                 Some(stored) => Change::update(stored.version, &next),
             };
-            if let Some(Cas::Applied(version)) = committer.commit(vec![change]).await?.first() {
+            if let Some(Cas::Applied(version)) = committer.commit(vec![change], None).await?.first() {
                 let owner = Owner { instance, epoch };
                 return Ok(Self { owner, lease, version: Mutex::new(*version) });
             }
@@ -113,7 +113,7 @@ impl Session {
         let Owner { instance, epoch } = self.owner.clone();
         let version = *self.version.lock().unwrap_or_else(PoisonError::into_inner);
         let next = SessionRecord { v: FORMAT, instance, epoch, expires };
-        match committer.commit(vec![Change::update(version, &next)]).await?.first() {
+        match committer.commit(vec![Change::update(version, &next)], None).await?.first() {
             Some(Cas::Applied(version)) => {
                 *self.version.lock().unwrap_or_else(PoisonError::into_inner) = *version;
                 Ok(Beat::Alive)
@@ -171,7 +171,7 @@ impl Sessions {
         if changes.is_empty() {
             return Ok(0);
         }
-        let outcomes = committer.commit(changes).await?;
+        let outcomes = committer.commit(changes, None).await?;
         Ok(outcomes.into_iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count())
     }
 }
