@@ -30,6 +30,7 @@ pub struct Suite {
 pub(crate) enum Needs {
     Journals,
     Store,
+    Anything,
 }
 
 /// One thing that a backend must do.

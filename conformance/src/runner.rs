@@ -235,6 +235,7 @@ async fn run_case(
     let applies = match needs {
         Needs::Journals => context.has_kv(),
         Needs::Store => context.has_store(),
+        Needs::Anything => true,
     };
     let result = if applies { case.run(&mut context).await } else { NOT_CLAIMED };
     let closed = context.close().await.map_err(|failure| failure.during("closing after the case"));

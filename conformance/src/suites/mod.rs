@@ -1,6 +1,7 @@
 //! The suites, one module each.
 
 mod kv;
+mod model;
 mod parallel;
 mod store;
 
@@ -8,5 +9,5 @@ use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite(), store::suite()]
+    vec![kv::suite(), store::suite(), model::suite()]
 }

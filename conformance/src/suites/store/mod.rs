@@ -12,6 +12,8 @@ mod users;
 use crate::Suite;
 use crate::case::Needs;
 
+pub(crate) use tools::{plain_checkpoint, turn};
+
 pub(crate) fn suite() -> Suite {
     let tables = [
         users::cases(),
