@@ -44,6 +44,8 @@ async fn increment(kv: Kv, times: u64) -> Done {
     for _ in 0..times {
         let mut entry = existing(&kv, "counter").await?;
         loop {
+            // On a runtime with one thread too, others come between the read and the write.
+            tokio::task::yield_now().await;
             let next = (number(&entry)? + 1).to_string();
             match commit(&kv, put("counter", Expect::Version(entry.version), next)).await? {
                 Outcome::Applied(version) => {
@@ -105,6 +107,7 @@ async fn opposite_batches_do_not_block_each_other(context: &mut Context) -> Case
                     names.reverse();
                 }
                 let entries = kv.get(&names).await?;
+                tokio::task::yield_now().await;
                 let ops = entries
                     .into_iter()
                     .flatten()
@@ -132,6 +135,7 @@ async fn concurrent_batches_of_one_key_are_ordered(context: &mut Context) -> Cas
                 let own = put(format!("{task}-{round}"), Expect::Absent, "own");
                 let current = get(&kv, "shared").await?.map(|entry| entry.version);
                 let expect = current.map_or(Expect::Absent, Expect::Version);
+                tokio::task::yield_now().await;
                 let outcomes = kv.commit(vec![own, put("shared", expect, "value")]).await?;
                 ensure!(
                     matches!(outcomes[0], Outcome::Applied(_)),

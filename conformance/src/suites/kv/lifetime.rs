@@ -3,7 +3,7 @@
 use botmesh_core::kv::{Expect, Index, Outcome};
 
 use super::tools::{
-    applied, commit, create, delete, due, due_until, existing, get, key, keys, kv, list, put, put_at,
+    applied, commit, create, delete, due, due_until, existing, get, keys, kv, list, put, put_at,
 };
 use crate::case::{cases, ensure, ensure_eq};
 use crate::suites::parallel::parallel;
@@ -52,7 +52,7 @@ async fn acknowledged_writes_survive_a_reopen(context: &mut Context) -> CaseResu
     ensure_eq!(keys(&kv, due_until(8)).await?, ["k"], "what is due");
     ensure_eq!(keys(&kv, list(1, 0, 9)).await?, ["k"], "what is listed");
     ensure_eq!(keys(&kv, due_until(9)).await?.len(), 101, "the entries of the batch");
-    ensure!(context.kv_in("other")?.get(&[key("k")]).await?[0].is_none(), "another scope sees the entry");
+    ensure!(get(&context.kv_in("other")?, "k").await?.is_none(), "another scope sees the entry");
     applied(&kv, put("k", Expect::Version(written.version), "goes on")).await?;
     PASSED
 }
@@ -133,6 +133,7 @@ async fn two_openings_lose_no_increment(context: &mut Context) -> CaseResult {
                     None => (Expect::Absent, Vec::new()),
                 };
                 value.push(b'+');
+                tokio::task::yield_now().await;
                 if let Outcome::Applied(_) = commit(&kv, put("log", expect, value)).await? {
                     done += 1;
                 }

@@ -7,7 +7,7 @@ mod store;
 use crate::case::{Needs, cases};
 use crate::{CaseResult, Context, NOT_CLAIMED, PASSED, Suite};
 
-const STEPS: usize = 400;
+const STEPS: usize = 600;
 
 pub(crate) fn suite() -> Suite {
     Suite {

@@ -48,13 +48,13 @@ pub(super) async fn run(context: &mut Context, steps: usize, reopen: bool) -> Re
             context.reopen().await.map_err(|failure| model.history.failed(&failure))?;
         }
         let backend = context.store()?;
-        let step = match model.random.below(12) {
+        let step = match model.random.below(14) {
             0 | 1 => model.user_value(&backend).await,
             2 => model.chat(&backend).await,
             3..7 => model.set_checkpoint(&backend).await,
-            7 => model.clear_checkpoint(&backend).await,
-            8 => model.due(&backend).await,
-            9 => model.append(&backend).await,
+            7 | 8 => model.clear_checkpoint(&backend).await,
+            9 => model.due(&backend).await,
+            10 => model.append(&backend).await,
             _ => model.log(&backend).await,
         };
         step.map_err(|failure| model.history.failed(&failure))?;
