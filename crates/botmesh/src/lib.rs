@@ -1,1 +1,53 @@
 #![doc = include_str!("../README.md")]
+
+mod bot;
+mod dispatch;
+mod egress;
+mod events;
+mod flow;
+mod intake;
+mod metrics;
+mod sweeper;
+mod turns;
+mod world;
+
+pub use botmesh_core as core;
+
+pub use bot::{
+    Bot, BotBuilder, Durability, Enqueued, InboxConfig, OnAmbiguous, OnDiverged, OnHandlerError,
+    OutboxConfig, TokioSpawner, TurnsConfig,
+};
+pub use dispatch::{
+    Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
+};
+pub use egress::Sent;
+pub use events::{BotEvent, DeadKind, describe};
+pub use flow::{
+    Answer, AskAgain, Flow, FlowCtx, FlowState, MigrateError, OnIncompatible, Prompt, Step, flow,
+};
+pub use metrics::MetricsSnapshot;
+
+/// What handlers may fail with: any error.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// The result of handlers and of running a bot.
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+/// The names a bot author needs, to import in one line.
+pub mod prelude {
+    pub use std::time::Duration;
+
+    pub use crate::core::content::{Button, Content};
+    pub use crate::core::error::SendError;
+    pub use crate::core::inbound::{Inbound, InboundBody};
+    pub use crate::core::scope::Scope;
+    pub use crate::core::store::Store;
+    pub use crate::dispatch::kinds::{
+        ANY, AUDIO, CONTACT, DOCUMENT, EDIT, IMAGE, INTERACTION, LOCATION, POLL_VOTE, REACTION, STICKER,
+        SYSTEM, TEXT, UNSUPPORTED, VIDEO,
+    };
+    pub use crate::{
+        Answer, Bot, BotEvent, Ctx, Durability, Flow, FlowCtx, FlowState, Pattern, Result, Step, command,
+        flow, interaction, regex,
+    };
+}

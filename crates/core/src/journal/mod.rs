@@ -72,6 +72,12 @@ impl KvDurability {
     }
 }
 
+impl From<Arc<dyn DurableKv>> for KvDurability {
+    fn from(kv: Arc<dyn DurableKv>) -> Self {
+        Self::new(kv)
+    }
+}
+
 impl std::fmt::Debug for KvDurability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvDurability").field("caps", &self.caps()).finish()

@@ -1,0 +1,161 @@
+//! A clinic's desk: books, lists and cancels appointments, and forgets nothing when it is killed.
+//!
+//! `cargo run --example appointments`, then type `book`. Kill it at any moment and start it again.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use botmesh::prelude::*;
+use botmesh_sqlite_store::SqliteStore;
+use botmesh_terminal::{Terminal, Transcript};
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+const HELP: &str = "I am the clinic's desk. Write `book` to make an appointment, `list` to see yours, \
+                    `cancel 1` to cancel the first one, or `help` to read this again.";
+const DAYS: [&str; 5] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"];
+
+/// The desk of a clinic, as a bot that survives being killed.
+#[derive(Parser)]
+struct Args {
+    /// Where appointments and unfinished conversations are kept
+    #[arg(long, value_name = "DIR", default_value = "data")]
+    data: PathBuf,
+    /// Read messages from this file instead of the terminal: `chat<TAB>text`, one a line
+    #[arg(long, value_name = "FILE", requires = "to")]
+    from: Option<PathBuf>,
+    /// Append replies to this file: `key<TAB>chat<TAB>text`, one a line
+    #[arg(long, value_name = "FILE", requires = "from")]
+    to: Option<PathBuf>,
+    /// Whose messages are typed
+    #[arg(long, value_name = "NAME", default_value = "you")]
+    chat: String,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Appointment {
+    name: String,
+    day: String,
+    hour: u8,
+    confirmed: bool,
+}
+
+impl std::fmt::Display for Appointment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {} at {}:00", self.name, self.day, self.hour)
+    }
+}
+
+impl FlowState for Appointment {}
+
+fn booking() -> Flow<Appointment> {
+    flow("booking")
+        .ask("name", "What is your name?", |booking: &mut Appointment, answer| {
+            booking.name = answer.text().to_owned();
+            if booking.name.is_empty() { Err("Please type your name.".into()) } else { Ok(()) }
+        })
+        .ask("day", "Which day suits you, Monday to Friday?", |booking: &mut Appointment, answer| {
+            let day = DAYS.iter().find(|day| answer.is(&[day, &day[..3]]));
+            booking.day =
+                day.ok_or("We are open Monday to Friday. Type a day such as `Tuesday`.")?.to_string();
+            Ok(())
+        })
+        .ask("hour", "At what hour, from 9 to 17?", |booking: &mut Appointment, answer| {
+            let hour =
+                answer.text().trim_end_matches(":00").parse().ok().filter(|hour| (9..=17).contains(hour));
+            booking.hour =
+                hour.ok_or("We see patients on the hour from 9 to 17. Type a number such as `10`.")?;
+            Ok(())
+        })
+        .ask(
+            "confirm",
+            |booking: &Appointment| {
+                let buttons = [Button::new("yes", "Yes"), Button::new("no", "No")];
+                Content::text(format!("{booking}. Shall I book it?")).with_buttons(buttons)
+            },
+            |booking: &mut Appointment, answer| {
+                booking.confirmed = answer.is(&["yes", "y", "1"]);
+                if booking.confirmed || answer.is(&["no", "n", "2"]) {
+                    Ok(())
+                } else {
+                    Err("Yes or no?".into())
+                }
+            },
+        )
+        .do_("save", |c| async move {
+            let appointment = c.get(Appointment::clone);
+            if !appointment.confirmed {
+                c.say("Nothing was booked.").await?;
+                return Ok(Step::End);
+            }
+            let mut appointments = appointments(c.ctx()).await?;
+            appointments.push(appointment.clone());
+            c.user().set("appointments", &appointments).await?;
+            c.say(format!("Booked: {appointment}. Number {} in your list.", appointments.len())).await?;
+            Ok(Step::End)
+        })
+        .cancel_on(["stop", "cancel"], "All right, nothing was booked.")
+        .persistent()
+}
+
+async fn appointments(c: &Ctx) -> Result<Vec<Appointment>> {
+    Ok(c.user().get("appointments").await?.unwrap_or_default())
+}
+
+async fn list(c: Ctx) -> Result {
+    let lines: Vec<_> =
+        appointments(&c).await?.iter().zip(1..).map(|(one, n)| format!("{n}. {one}")).collect();
+    let none = lines.is_empty();
+    c.reply(if none {
+        "You have no appointments. Write `book` to make one.".into()
+    } else {
+        lines.join("\n")
+    })
+    .await?;
+    Ok(())
+}
+
+async fn cancel(c: Ctx) -> Result {
+    let mut appointments = appointments(&c).await?;
+    let index =
+        c.arg(1).parse::<usize>().ok().and_then(|n| n.checked_sub(1)).filter(|&i| i < appointments.len());
+    let Some(index) = index else {
+        c.reply("I have no appointment of that number. Write `list` to see yours.").await?;
+        return Ok(());
+    };
+    let cancelled = appointments.remove(index);
+    c.user().set("appointments", &appointments).await?;
+    c.reply(format!("Cancelled: {cancelled}.")).await?;
+    Ok(())
+}
+
+async fn run(args: Args) -> Result {
+    let store = SqliteStore::open(args.data.join("appointments.db")).await?;
+    let bot = Bot::builder()
+        .durability(Durability::new(store.durability()).with_instance_id("desk"))
+        .store(store.clone())
+        .when(["hi", "hello", "hola"], |c: Ctx| async move { c.reply(format!("Hello! {HELP}")).await })
+        .when("book", |c: Ctx| async move { c.enter("booking") })
+        .when("list", list)
+        .when(regex(r"(?i)^\s*cancel\s+(\S+)\s*$"), cancel)
+        .otherwise(|c: Ctx| async move { c.reply(HELP).await })
+        .flow(booking());
+    let bot = match (&args.from, &args.to) {
+        (Some(from), Some(to)) => bot.provider(Transcript::open(from as &Path, to as &Path)?),
+        _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
+    };
+    bot.build()?.run().await?;
+    Ok(store.close().await?)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
+    match run(Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("appointments: {}", botmesh::describe(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,204 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Bot, Durability, TokioSpawner, TurnsConfig};
+use crate::core::content::Content;
+use crate::core::error::ConfigError;
+use crate::core::id::ChatId;
+use crate::core::memory::MemoryStore;
+use crate::core::provider::Provider;
+use crate::core::scope::Scope;
+use crate::core::spawn::Seams;
+use crate::core::store::Store;
+use crate::dispatch::{Ctx, Handler, HookVerdict, Pattern, Routes, boxed};
+use crate::egress::{SendHooks, Sent};
+use crate::flow::{AnyFlow, Flow, FlowState};
+use crate::{Error, Result};
+
+/// Puts a bot together. Nothing runs before [`Bot::run`].
+#[must_use]
+pub struct BotBuilder {
+    provider: Option<Arc<dyn Provider>>,
+    store: Option<Arc<dyn Store>>,
+    scope: Scope,
+    durability: Option<Durability>,
+    turns: TurnsConfig,
+    seams: Option<Seams>,
+    routes: Routes,
+    sends: SendHooks,
+    flows: Vec<Arc<dyn AnyFlow>>,
+}
+
+impl BotBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            provider: None,
+            store: None,
+            scope: Scope::default(),
+            durability: None,
+            turns: TurnsConfig::default(),
+            seams: None,
+            routes: Routes::default(),
+            sends: SendHooks::default(),
+            flows: Vec::new(),
+        }
+    }
+
+    /// The channel. Required.
+    pub fn provider(self, provider: impl Provider) -> Self {
+        self.shared_provider(Arc::new(provider))
+    }
+
+    /// The channel, shared with the caller. Required, this way or the other.
+    pub fn shared_provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Where state lives. Default: in memory.
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The bot's namespace in its store and journals. Default: [`Scope::default`].
+    pub fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Durable message processing. Default: none; messages and sends are not journaled.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// How many messages are handled and held at a time.
+    pub fn turns(mut self, turns: TurnsConfig) -> Self {
+        self.turns = turns;
+        self
+    }
+
+    /// Time, randomness and tasks. Default: the operating system's and Tokio's.
+    pub fn seams(mut self, seams: Seams) -> Self {
+        self.seams = Some(seams);
+        self
+    }
+
+    /// Answers messages that match. The first route that matches wins.
+    pub fn when(mut self, pattern: impl Into<Pattern>, handler: impl Handler) -> Self {
+        self.routes.when.push((pattern.into(), boxed(handler)));
+        self
+    }
+
+    /// Answers messages that no route matches. Reactions, edits and system events are not among them.
+    pub fn otherwise(mut self, handler: impl Handler) -> Self {
+        self.routes.otherwise = Some(boxed(handler));
+        self
+    }
+
+    /// Registers a flow; enter it with [`Ctx::enter`].
+    pub fn flow<S: FlowState>(mut self, flow: Flow<S>) -> Self {
+        self.flows.push(Arc::new(flow));
+        self
+    }
+
+    /// Runs before each message, in the order of registration: may change its text or end its handling.
+    pub fn before_message<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<HookVerdict, Error>> + Send + 'static,
+    {
+        self.routes.before.push(Arc::new(move |ctx| Box::pin(hook(ctx))));
+        self
+    }
+
+    /// Runs after each message was handled.
+    pub fn after_message<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(Ctx) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.routes.after.push(Arc::new(move |ctx| Box::pin(hook(ctx))));
+        self
+    }
+
+    /// Runs before each send, in the order of registration: returns what to send, or why not. It does not run again for
+    /// a send that is answered from the outbox or retried.
+    pub fn before_send<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(ChatId, Content) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Content, String>> + Send + 'static,
+    {
+        self.sends.before.push(Arc::new(move |chat, content| Box::pin(hook(chat, content))));
+        self
+    }
+
+    /// Runs after each delivered send.
+    pub fn after_send<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(ChatId, Content, Sent) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.sends.after.push(Arc::new(move |chat, content, sent| Box::pin(hook(chat, content, sent))));
+        self
+    }
+
+    /// Checks everything and makes the bot.
+    ///
+    /// # Errors
+    /// A missing or impossible setting, named with what to do.
+    pub fn build(self) -> Result<Bot, ConfigError> {
+        let Some(provider) = self.provider else {
+            return Err(ConfigError::new("provider", "is missing", "call `.provider(…)` with a channel"));
+        };
+        if let Some(durability) = &self.durability {
+            durability.validate()?;
+        }
+        self.turns.validate()?;
+        let flows = check_flows(self.flows)?;
+        if self.routes.when.is_empty() && self.routes.otherwise.is_none() {
+            return Err(ConfigError::new(
+                "routes",
+                "are missing, so that nothing would ever be answered",
+                "call `.when(…)` or `.otherwise(…)`",
+            ));
+        }
+        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
+        Ok(Bot::new(super::Definition {
+            provider,
+            store: store.scoped(&self.scope),
+            scope: self.scope,
+            durability: self.durability,
+            turns: self.turns,
+            seams: self.seams.unwrap_or_else(|| Seams::system(Arc::new(TokioSpawner))),
+            routes: self.routes,
+            sends: self.sends,
+            flows,
+        }))
+    }
+}
+
+impl std::fmt::Debug for BotBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BotBuilder").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+fn check_flows(flows: Vec<Arc<dyn AnyFlow>>) -> Result<HashMap<String, Arc<dyn AnyFlow>>, ConfigError> {
+    let mut checked = HashMap::new();
+    for flow in flows {
+        let name = flow.name().to_owned();
+        if let Some(problem) = flow.problems().first() {
+            return Err(ConfigError::new(format!("flow `{name}`"), problem, "correct the flow"));
+        }
+        if checked.insert(name.clone(), flow).is_some() {
+            return Err(ConfigError::new(
+                format!("flow `{name}`"),
+                "is registered twice",
+                "rename one of them",
+            ));
+        }
+    }
+    Ok(checked)
+}

@@ -1,0 +1,267 @@
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::backoff::Backoff;
+use crate::core::error::ConfigError;
+use crate::core::id::InstanceId;
+use crate::core::journal::KvDurability;
+
+/// Durable message processing: where the journals live and how they are used.
+///
+/// In files, durations are texts such as `"15s"` or whole milliseconds, and unknown fields are refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Durability {
+    #[serde(skip)]
+    pub(crate) backend: Option<KvDurability>,
+    /// The name under which this process owns records: stable across restarts, unique among running processes. Default:
+    /// host name, bot and connection; on a backend that processes can share, with a suffix of its own for each start, so
+    /// that a restart waits for the old leases to run out.
+    pub instance_id: Option<InstanceId>,
+    /// Handle an event even if the inbox cannot be written. Default `false`: the event is refused, and the channel
+    /// delivers it again.
+    pub fail_open: bool,
+    /// How inbound events are processed.
+    pub inbox: InboxConfig,
+    /// How sends are made.
+    pub outbox: OutboxConfig,
+    /// How often the sweeper looks for what is due. Default 1 s.
+    #[serde(with = "botmesh_core::duration")]
+    pub poll: Duration,
+    /// How long finished records are kept; 0 keeps them. Longer than the channel's longest redelivery. Default 7 days.
+    #[serde(with = "botmesh_core::duration")]
+    pub retention: Duration,
+}
+
+impl Default for Durability {
+    fn default() -> Self {
+        Self {
+            backend: None,
+            instance_id: None,
+            fail_open: false,
+            inbox: InboxConfig::default(),
+            outbox: OutboxConfig::default(),
+            poll: Duration::from_secs(1),
+            retention: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// How inbound events are processed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InboxConfig {
+    /// How long this process may be silent before others take over what it owns. Default 60 s.
+    #[serde(with = "botmesh_core::duration")]
+    pub lease: Duration,
+    /// Attempts before an event is given up. Default 5.
+    pub max_attempts: u32,
+    /// Delays between attempts.
+    pub backoff: Backoff,
+    /// What becomes of an event whose handler fails. Default [`OnHandlerError::Ack`].
+    pub on_handler_error: OnHandlerError,
+}
+
+impl Default for InboxConfig {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(60),
+            max_attempts: 5,
+            backoff: Backoff::default(),
+            on_handler_error: OnHandlerError::Ack,
+        }
+    }
+}
+
+/// What becomes of an event whose handler fails or panics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnHandlerError {
+    /// It is done: its side effects already happened.
+    Ack,
+    /// It is tried again with the inbox's backoff, and given up after its attempts.
+    Retry,
+    /// It goes to the dead letters at once.
+    Dead,
+}
+
+/// How sends are made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutboxConfig {
+    /// Retries after the first attempt. Default 5.
+    pub retries: u32,
+    /// Delays between attempts.
+    pub backoff: Backoff,
+    /// How long a send waits for its retries before it is left to the background. Default 15 s.
+    #[serde(with = "botmesh_core::duration")]
+    pub inline_max: Duration,
+    /// What becomes of a send whose outcome nobody can say. Default [`OnAmbiguous::Skip`].
+    pub on_ambiguous: OnAmbiguous,
+    /// What becomes of a replay that sends something else under the same derived key. Default [`OnDiverged::Send`].
+    pub on_diverged: OnDiverged,
+    /// The largest content, as JSON, that goes through the outbox. Default 1 MiB.
+    pub max_payload_bytes: usize,
+}
+
+impl Default for OutboxConfig {
+    fn default() -> Self {
+        Self {
+            retries: 5,
+            backoff: Backoff::default(),
+            inline_max: Duration::from_secs(15),
+            on_ambiguous: OnAmbiguous::Skip,
+            on_diverged: OnDiverged::Send,
+            max_payload_bytes: 1 << 20,
+        }
+    }
+}
+
+/// What becomes of a send whose outcome nobody can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnAmbiguous {
+    /// It is marked unknown: never a duplicate, possibly lost.
+    Skip,
+    /// It is sent again: never lost, possibly a duplicate.
+    Resend,
+}
+
+/// What becomes of a replay that sends something else under the same derived key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnDiverged {
+    /// The new content is sent under a key of its own.
+    Send,
+    /// The send is answered from the recorded one.
+    Skip,
+}
+
+impl Durability {
+    /// Journals in `backend`, with defaults. Without a backend they live in memory: retries and dead letters, but
+    /// nothing outlives the process.
+    pub fn new(backend: impl Into<KvDurability>) -> Self {
+        Self { backend: Some(backend.into()), ..Self::default() }
+    }
+
+    /// With another backend.
+    #[must_use]
+    pub fn with_backend(mut self, backend: impl Into<KvDurability>) -> Self {
+        self.backend = Some(backend.into());
+        self
+    }
+
+    /// With this instance id.
+    #[must_use]
+    pub fn with_instance_id(mut self, id: impl Into<InstanceId>) -> Self {
+        self.instance_id = Some(id.into());
+        self
+    }
+
+    /// With these inbox options.
+    #[must_use]
+    pub fn with_inbox(mut self, inbox: InboxConfig) -> Self {
+        self.inbox = inbox;
+        self
+    }
+
+    /// With these outbox options.
+    #[must_use]
+    pub fn with_outbox(mut self, outbox: OutboxConfig) -> Self {
+        self.outbox = outbox;
+        self
+    }
+
+    /// With this policy for sends whose outcome nobody can say.
+    #[must_use]
+    pub fn with_on_ambiguous(mut self, policy: OnAmbiguous) -> Self {
+        self.outbox.on_ambiguous = policy;
+        self
+    }
+
+    /// With this period of the sweeper.
+    #[must_use]
+    pub fn with_poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// With this retention; 0 keeps everything.
+    #[must_use]
+    pub fn with_retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        const MIN_LEASE: Duration = Duration::from_millis(20);
+        let refuse = |field: &str, problem: &str, fix: &str| {
+            Err(ConfigError::new(format!("durability.{field}"), problem, fix))
+        };
+        if self.inbox.lease < MIN_LEASE {
+            return refuse("inbox.lease", "is below 20 ms", "set at least \"20ms\"; \"60s\" is the default");
+        }
+        if self.inbox.max_attempts == 0 {
+            return refuse("inbox.max_attempts", "is 0, so that no event would ever run", "set at least 1");
+        }
+        if self.poll.is_zero() {
+            return refuse("poll", "is 0", "set at least \"1ms\"; \"1s\" is the default");
+        }
+        if self.outbox.max_payload_bytes == 0 {
+            return refuse("outbox.max_payload_bytes", "is 0", "set at least 1; 1048576 is the default");
+        }
+        for (field, backoff) in
+            [("inbox.backoff", &self.inbox.backoff), ("outbox.backoff", &self.outbox.backoff)]
+        {
+            if !(0.0..=1.0).contains(&backoff.jitter) {
+                return refuse(field, "has a jitter outside 0 to 1", "set for example 0.2");
+            }
+            if backoff.base > backoff.cap {
+                return refuse(field, "has a base above its cap", "raise `cap` or lower `base`");
+            }
+        }
+        match &self.instance_id {
+            Some(id) if id.as_str().is_empty() || id.as_str().len() > 512 => refuse(
+                "instance_id",
+                "is empty or longer than 512 bytes",
+                "give a short name such as \"bot-1\"",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many messages are handled and held at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TurnsConfig {
+    /// How many chats are handled at the same time. Default 512.
+    pub max_concurrent: usize,
+    /// How many messages may be taken over and unfinished; beyond it the channel waits. Default 4096.
+    pub max_backlog: usize,
+    /// How long a stop waits for running handlers before it releases their messages. Default 30 s.
+    #[serde(with = "botmesh_core::duration")]
+    pub stop_timeout: Duration,
+}
+
+impl Default for TurnsConfig {
+    fn default() -> Self {
+        Self { max_concurrent: 512, max_backlog: 4096, stop_timeout: Duration::from_secs(30) }
+    }
+}
+
+impl TurnsConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        for (field, value) in [("max_concurrent", self.max_concurrent), ("max_backlog", self.max_backlog)] {
+            if value == 0 {
+                return Err(ConfigError::new(
+                    format!("turns.{field}"),
+                    "is 0, so that no message would ever be handled",
+                    "set at least 1",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

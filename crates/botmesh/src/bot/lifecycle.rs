@@ -1,0 +1,242 @@
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Bot, Definition, Durability, Running, TurnsConfig};
+use crate::core::backoff::Backoff;
+use crate::core::coordinator::{Coordinator, MemoryHub};
+use crate::core::entropy::random_hex;
+use crate::core::error::ChannelError;
+use crate::core::id::InstanceId;
+use crate::core::journal::KvDurability;
+use crate::core::memory::MemoryKv;
+use crate::core::scope::Scope;
+use crate::core::spawn::Seams;
+use crate::dispatch::Dispatcher;
+use crate::egress::Egress;
+use crate::events::BotEvent;
+use crate::flow::Conversations;
+use crate::intake::Intake;
+use crate::sweeper::{Sweeper, keep_session};
+use crate::turns::Turns;
+use crate::world::{OpenJournal, World};
+use crate::{Error, Result};
+
+/// How long the channel may take to stop.
+const CHANNEL_STOP: Duration = Duration::from_secs(5);
+
+/// The wish to stop.
+#[derive(Default)]
+pub(super) struct Stop(CancellationToken);
+
+impl Stop {
+    pub(super) fn request(&self) {
+        self.0.cancel();
+    }
+}
+
+/// Why the channel is no longer received from.
+enum Over {
+    /// Somebody asked to stop.
+    Asked,
+    /// The channel has nothing more to say: everything is answered before the bot ends.
+    SourceEnded,
+    Failed(ChannelError),
+    Superseded,
+}
+
+impl Bot {
+    /// Runs until the channel's source ends, [`stop`](Self::stop) is called, or the process is asked to end (SIGINT,
+    /// SIGTERM). Then what is in flight is finished, up to the stop timeout; with durability, the rest is left to the
+    /// next start. A bot runs once.
+    ///
+    /// # Errors
+    /// The journals do not open, the channel fails for good, or another process took over this one's instance id.
+    pub async fn run(&self) -> Result {
+        let Some(definition) = self.take_definition() else {
+            return Err("the bot has already run; build another one".into());
+        };
+        let limits = definition.turns;
+        let engine = Engine::open(self, definition).await?;
+        let over = engine.receive(&self.shared.stop).await;
+        engine.stop(limits, &over).await;
+        match over {
+            Over::Asked | Over::SourceEnded => Ok(()),
+            Over::Failed(error) => Err(error.into()),
+            Over::Superseded => {
+                Err("another process runs under the same instance id; give each process an id of its own"
+                    .into())
+            }
+        }
+    }
+}
+
+struct Engine {
+    world: Arc<World>,
+    turns: Arc<Turns>,
+    intake: Arc<Intake>,
+    coordinator: Arc<dyn Coordinator>,
+    backlog: Arc<Semaphore>,
+}
+
+impl Engine {
+    async fn open(bot: &Bot, definition: Definition) -> Result<Self, Error> {
+        let Definition { provider, store, scope, durability, turns: limits, seams, routes, sends, flows } =
+            definition;
+        let journal = match durability {
+            Some(config) => Some(open_journal(config, &scope, &seams).await?),
+            None => None,
+        };
+        let hub = MemoryHub::new(Arc::clone(&seams.clock));
+        let coordinator: Arc<dyn Coordinator> = Arc::new(hub.coordinator(&*seams.entropy));
+        let world = Arc::new(World {
+            provider,
+            store: Arc::clone(&store),
+            seams,
+            events: bot.shared.events.clone(),
+            metrics: Arc::clone(&bot.shared.metrics),
+            journal,
+            stopping: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            superseded: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+        });
+        let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
+        let conversations = Conversations::new(flows, store);
+        let dispatcher = Dispatcher::new(Arc::clone(&world), Arc::clone(&egress), routes, conversations);
+        let turns =
+            Turns::new(Arc::clone(&world), Arc::clone(&coordinator), dispatcher, limits.max_concurrent);
+        let backlog = Arc::new(Semaphore::new(limits.max_backlog));
+        let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
+        let wake = Arc::new(Notify::new());
+        let running =
+            Running { world: Arc::clone(&world), egress: Arc::clone(&egress), wake: Arc::clone(&wake) };
+        let _ = bot.shared.running.set(running);
+        let sweeper = Sweeper {
+            world: Arc::clone(&world),
+            intake: Arc::clone(&intake),
+            turns: Arc::clone(&turns),
+            egress,
+            wake,
+        };
+        world.seams.spawn("session", keep_session(Arc::clone(&world)));
+        world.spawn_tracked("sweeper", sweeper.run());
+        world.events.emit(BotEvent::Started);
+        Ok(Self { world, turns, intake, coordinator, backlog })
+    }
+
+    /// Runs the channel until it is over. It connects while what is unfinished is being queued again.
+    async fn receive(&self, stop: &Stop) -> Over {
+        let world = &self.world;
+        let no_more = world.stopping.child_token();
+        let mut channel = pin!(run_channel(world, &self.intake, &no_more));
+        let over = tokio::select! {
+            biased;
+            () = stop.0.cancelled() => Over::Asked,
+            () = world.superseded.cancelled() => Over::Superseded,
+            () = asked_to_end() => Over::Asked,
+            over = &mut channel => return over,
+        };
+        no_more.cancel();
+        self.within(CHANNEL_STOP, false, async { drop(channel.await) }).await;
+        over
+    }
+
+    async fn stop(&self, limits: TurnsConfig, over: &Over) {
+        let world = &self.world;
+        let idle =
+            || self.backlog.acquire_many(u32::try_from(limits.max_backlog).unwrap_or(u32::MAX)).map(drop);
+        // Without an inbox, what waits would be lost; and a source that ended wants its answers.
+        let finish_all = world.journal.is_none() || matches!(over, Over::SourceEnded | Over::Failed(_));
+        if finish_all && !matches!(over, Over::Superseded) {
+            self.within(limits.stop_timeout, finish_all, idle()).await;
+        }
+        world.stopping.cancel();
+        world.tracker.close();
+        self.within(limits.stop_timeout, false, world.tracker.wait()).await;
+        world.abort.cancel();
+        self.turns.clear();
+        self.within(Duration::from_secs(5), false, world.tracker.wait()).await;
+        world.ended.cancel();
+        if let Some(open) = &world.journal
+            && let Err(error) = open.journal.end_session().await
+        {
+            world.events.error("ending the session", &error);
+        }
+        self.coordinator.close().await;
+        world.events.emit(BotEvent::Stopped);
+    }
+
+    /// Waits for `work`: as long as it takes if `patient`, until somebody asks to end; else at most `limit`.
+    async fn within(&self, limit: Duration, patient: bool, work: impl Future<Output = ()>) {
+        let enough = async {
+            match patient {
+                true => asked_to_end().await,
+                false => self.world.seams.clock.sleep(limit).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = work => {}
+            () = enough => {}
+        }
+    }
+}
+
+/// Runs the channel, again after a delay if it fails for now.
+async fn run_channel(world: &World, intake: &Arc<Intake>, stop: &CancellationToken) -> Over {
+    let backoff = Backoff::default();
+    let mut failures = 0;
+    loop {
+        let error = match world.provider.run(Arc::<Intake>::clone(intake), stop.clone()).await {
+            Ok(()) => return Over::SourceEnded,
+            Err(error) if !error.retryable => return Over::Failed(error),
+            Err(error) => error,
+        };
+        failures += 1;
+        world.events.error("receiving from the channel", &error);
+        world.seams.clock.sleep(backoff.delay(failures, error.retry_after, &*world.seams.entropy)).await;
+    }
+}
+
+async fn open_journal(mut config: Durability, scope: &Scope, seams: &Seams) -> Result<OpenJournal, Error> {
+    let backend = config.backend.take().unwrap_or_else(|| KvDurability::new(Arc::new(MemoryKv::new())));
+    let instance = match &config.instance_id {
+        Some(instance) => instance.clone(),
+        None => default_instance(scope, backend.caps().shared, seams),
+    };
+    let journal = backend.open(scope, instance, config.inbox.lease, seams.clone()).await?;
+    Ok(OpenJournal { journal, config })
+}
+
+fn default_instance(scope: &Scope, shared: bool, seams: &Seams) -> InstanceId {
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".to_owned());
+    let stable = format!("{}/{}/{}", host.trim(), scope.bot, scope.connection);
+    match shared {
+        true => format!("{stable}/{}", random_hex(&*seams.entropy)).into(),
+        false => stable.into(),
+    }
+}
+
+/// Returns when the process is asked to end.
+async fn asked_to_end() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}

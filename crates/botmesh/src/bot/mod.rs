@@ -1,0 +1,184 @@
+//! The bot itself: put together, run, stopped.
+
+mod builder;
+mod config;
+mod lifecycle;
+mod spawner;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::sync::{Notify, broadcast};
+
+use crate::core::content::Content;
+use crate::core::error::SendError;
+use crate::core::id::{ChatId, SendKey};
+use crate::core::journal::{Journal, OutboxState};
+use crate::core::provider::Provider;
+use crate::core::scope::Scope;
+use crate::core::spawn::Seams;
+use crate::core::store::Store;
+use crate::dispatch::Routes;
+use crate::egress::{Egress, SendHooks, Sent};
+use crate::events::{BotEvent, EventBus};
+use crate::flow::AnyFlow;
+use crate::metrics::{Metrics, MetricsSnapshot};
+use crate::world::World;
+pub use builder::BotBuilder;
+pub use config::{
+    Durability, InboxConfig, OnAmbiguous, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig,
+};
+use lifecycle::Stop;
+pub use spawner::TokioSpawner;
+
+/// Everything that was registered, until the bot starts.
+struct Definition {
+    provider: Arc<dyn Provider>,
+    store: Arc<dyn Store>,
+    scope: Scope,
+    durability: Option<Durability>,
+    turns: TurnsConfig,
+    seams: Seams,
+    routes: Routes,
+    sends: SendHooks,
+    flows: HashMap<String, Arc<dyn AnyFlow>>,
+}
+
+/// A bot. Cheap to clone; clones are the same bot.
+///
+/// ```no_run
+/// use botmesh::prelude::*;
+/// # async fn run(provider: impl botmesh::core::provider::Provider) -> Result {
+/// let bot = Bot::builder()
+///     .provider(provider)
+///     .when("ping", async |c: Ctx| c.reply("pong").await)
+///     .build()?;
+/// bot.run().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Bot {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    definition: Mutex<Option<Definition>>,
+    running: OnceLock<Running>,
+    events: EventBus,
+    metrics: Arc<Metrics>,
+    stop: Stop,
+}
+
+/// What sends need of a running bot.
+struct Running {
+    world: Arc<World>,
+    egress: Arc<Egress>,
+    wake: Arc<Notify>,
+}
+
+/// A send that was left to the background.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enqueued {
+    /// The send's key.
+    pub key: SendKey,
+    /// Where the send of this key stood if it was known before; then nothing new was enqueued.
+    pub known: Option<OutboxState>,
+}
+
+impl Bot {
+    /// Begins to put a bot together.
+    pub fn builder() -> BotBuilder {
+        BotBuilder::new()
+    }
+
+    fn new(definition: Definition) -> Self {
+        let shared = Shared {
+            definition: Mutex::new(Some(definition)),
+            running: OnceLock::new(),
+            events: EventBus::new(),
+            metrics: Arc::default(),
+            stop: Stop::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// What happens from now on. A listener that falls behind by more than 1,024 events misses the oldest.
+    pub fn events(&self) -> broadcast::Receiver<BotEvent> {
+        self.shared.events.subscribe()
+    }
+
+    /// Counters since the bot was built.
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.shared.metrics.snapshot()
+    }
+
+    /// The open journals: what is unfinished, dead or done. `None` without durability or before the bot runs.
+    pub fn journal(&self) -> Option<Journal> {
+        self.shared.running.get()?.world.journal.as_ref().map(|open| open.journal.clone())
+    }
+
+    /// Asks the bot to stop; [`run`](Self::run) returns when it has. May be called from a handler.
+    pub fn stop(&self) {
+        self.shared.stop.request();
+    }
+
+    /// Sends outside of any message. Without `key` it has a random one: a second call is another message.
+    ///
+    /// # Errors
+    /// As [`Ctx::reply`](crate::Ctx::reply), and [`SendError::Stopped`] before the bot runs.
+    pub async fn send(
+        &self,
+        chat: impl Into<ChatId>,
+        content: impl Into<Content>,
+    ) -> Result<Sent, SendError> {
+        self.running()?.egress.send(None, None, &chat.into(), content.into()).await
+    }
+
+    /// Sends outside of any message under a key: whoever sends it again is answered from the outbox.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_keyed(
+        &self,
+        key: impl Into<SendKey>,
+        chat: impl Into<ChatId>,
+        content: impl Into<Content>,
+    ) -> Result<Sent, SendError> {
+        self.running()?.egress.send(None, Some(key.into()), &chat.into(), content.into()).await
+    }
+
+    /// Leaves a send to the background and returns as soon as it is journaled. A second call with the same key enqueues
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`SendError::Journal`] if the outbox cannot be written.
+    pub async fn enqueue(
+        &self,
+        key: impl Into<SendKey>,
+        chat: impl Into<ChatId>,
+        content: impl Into<Content>,
+    ) -> Result<Enqueued, SendError> {
+        let running = self.running()?;
+        let (key, known) = running.egress.enqueue(Some(key.into()), &chat.into(), content.into()).await?;
+        running.wake.notify_one();
+        Ok(Enqueued { key, known: known.map(|record| record.state) })
+    }
+
+    fn running(&self) -> Result<&Running, SendError> {
+        self.shared
+            .running
+            .get()
+            .ok_or_else(|| SendError::Stopped { reason: "the bot is not running".to_owned() })
+    }
+
+    fn take_definition(&self) -> Option<Definition> {
+        self.shared.definition.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl std::fmt::Debug for Bot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bot").field("metrics", &self.metrics()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,215 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use super::UserState;
+use crate::core::content::Content;
+use crate::core::error::{ChannelError, ErrorClass, Phase, SendError, StoreError};
+use crate::core::id::{ChatId, ConversationKey, ParticipantId, RecordId, SendKey};
+use crate::core::inbound::{Inbound, InboundMedia};
+use crate::core::store::ChatState;
+use crate::egress::{Egress, Sent, TurnScope};
+use crate::flow::Entry;
+use crate::world::World;
+use crate::{Error, Result};
+
+/// A message and everything a handler does with it. Cheap to clone.
+///
+/// It acts under the turn of its chat: after the handler ended, sends fail with
+/// [`SendError::LeaseLost`].
+///
+/// With durability, a handler may run again after a crash: the same message, and the sends it made are answered from
+/// the outbox. So send in the same order each time, and give sends whose order depends on timing a key of their own.
+#[derive(Clone)]
+pub struct Ctx {
+    inner: Arc<Inner>,
+    text: Arc<str>,
+    args: Arc<[String]>,
+}
+
+struct Inner {
+    world: Arc<World>,
+    egress: Arc<Egress>,
+    scope: Arc<TurnScope>,
+    inbound: Arc<Inbound>,
+    user: UserState,
+    entry: Mutex<Option<Entry>>,
+}
+
+impl Ctx {
+    pub(crate) fn new(
+        world: Arc<World>,
+        egress: Arc<Egress>,
+        scope: Arc<TurnScope>,
+        inbound: Arc<Inbound>,
+    ) -> Self {
+        let id =
+            inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
+        let user = UserState::new(Arc::clone(&world.store), id, scope.record().cloned());
+        let text = inbound.readable_text().into();
+        let inner = Inner { world, egress, scope, inbound, user, entry: Mutex::new(None) };
+        Self { inner: Arc::new(inner), text, args: Arc::from([]) }
+    }
+
+    pub(crate) fn with_text(mut self, text: String) -> Self {
+        self.text = text.into();
+        self
+    }
+
+    pub(crate) fn with_args(mut self, args: Vec<String>) -> Self {
+        self.args = args.into();
+        self
+    }
+
+    /// The event as it arrived.
+    pub fn inbound(&self) -> &Inbound {
+        &self.inner.inbound
+    }
+
+    pub(crate) fn shared_inbound(&self) -> Arc<Inbound> {
+        Arc::clone(&self.inner.inbound)
+    }
+
+    /// The text: of the message, its caption or the pressed button; or what a hook before the message made of it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Argument `n`, from 1: a group of the regular expression, what follows a command, or the rest of a button's id.
+    /// Empty if there is none.
+    pub fn arg(&self, n: usize) -> &str {
+        n.checked_sub(1).and_then(|n| self.args.get(n)).map_or("", String::as_str)
+    }
+
+    /// The chat.
+    pub fn chat(&self) -> &ChatId {
+        &self.inner.inbound.chat
+    }
+
+    /// Who wrote; `None` where the channel does not say.
+    pub fn sender(&self) -> Option<&ParticipantId> {
+        self.inner.inbound.sender.as_ref().map(|sender| &sender.id)
+    }
+
+    /// The conversation: the chat, and in groups the participant too.
+    pub fn conversation(&self) -> ConversationKey {
+        self.inner.inbound.conversation()
+    }
+
+    /// The id of the message's inbox record: the same at every run of the message. `None` without durability.
+    pub fn record(&self) -> Option<&RecordId> {
+        self.inner.scope.record()
+    }
+
+    /// The media of a media message.
+    pub fn media(&self) -> Option<&InboundMedia> {
+        self.inner.inbound.body.media()
+    }
+
+    /// Downloads the media of the message.
+    ///
+    /// # Errors
+    /// The message has no media, or the channel could not deliver it.
+    pub async fn load_media(&self) -> Result<crate::core::Bytes, ChannelError> {
+        let Some(media) = self.media() else {
+            let detail = "the message has no media";
+            return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
+        };
+        self.inner.world.provider.load_media(&media.media).await
+    }
+
+    /// The state of the user who wrote, kept across conversations.
+    pub fn user(&self) -> &UserState {
+        &self.inner.user
+    }
+
+    /// The chat's language: the one chosen for the chat, else the one its user has set in the channel.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub async fn language(&self) -> Result<Option<String>, StoreError> {
+        let chosen = self.inner.world.store.chat(self.chat()).await?.and_then(|chat| chat.language);
+        Ok(chosen.or_else(|| self.inner.inbound.sender.as_ref().and_then(|sender| sender.language.clone())))
+    }
+
+    /// Chooses the chat's language, as a BCP 47 tag such as `es`.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub async fn set_language(&self, language: impl Into<String>) -> Result<(), StoreError> {
+        let store = &self.inner.world.store;
+        let chat = store.chat(self.chat()).await?.unwrap_or_default();
+        store.set_chat(self.chat(), &ChatState { language: Some(language.into()), ..chat }).await
+    }
+
+    /// Sends to the message's chat.
+    ///
+    /// # Errors
+    /// With durability, [`SendError::Deferred`] if the channel keeps failing: the send goes on in the background.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the send ambiguous; it is settled in the background like after a crash.
+    pub async fn reply(&self, content: impl Into<Content>) -> Result<Sent, SendError> {
+        self.inner.egress.send(Some(&self.inner.scope), None, self.chat(), content.into()).await
+    }
+
+    /// Sends to another chat.
+    ///
+    /// # Errors
+    /// As [`reply`](Self::reply).
+    pub async fn send(&self, chat: &ChatId, content: impl Into<Content>) -> Result<Sent, SendError> {
+        self.inner.egress.send(Some(&self.inner.scope), None, chat, content.into()).await
+    }
+
+    /// Sends to the message's chat under a key of the caller's choice: whoever sends it again is answered from the
+    /// outbox, even with other content.
+    ///
+    /// # Errors
+    /// As [`reply`](Self::reply).
+    pub async fn send_keyed(
+        &self,
+        key: impl Into<SendKey>,
+        content: impl Into<Content>,
+    ) -> Result<Sent, SendError> {
+        self.inner.egress.send(Some(&self.inner.scope), Some(key.into()), self.chat(), content.into()).await
+    }
+
+    /// Enters a flow with its default state. It begins when the handler returned.
+    pub fn enter(&self, flow: impl Into<String>) {
+        self.set_entry(Entry { flow: flow.into(), state: None });
+    }
+
+    /// Enters a flow with this state. It begins when the handler returned.
+    ///
+    /// # Errors
+    /// The state cannot be written as JSON.
+    pub fn enter_with<S: Serialize>(&self, flow: impl Into<String>, state: &S) -> Result<(), Error> {
+        self.set_entry(Entry { flow: flow.into(), state: Some(serde_json::to_value(state)?) });
+        Ok(())
+    }
+
+    fn set_entry(&self, entry: Entry) {
+        *self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+    }
+
+    pub(crate) fn take_entry(&self) -> Option<Entry> {
+        self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn scope(&self) -> &TurnScope {
+        &self.inner.scope
+    }
+
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.inner.world
+    }
+}
+
+impl std::fmt::Debug for Ctx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ctx")
+            .field("record", &self.record())
+            .field("chat", self.chat())
+            .finish_non_exhaustive()
+    }
+}

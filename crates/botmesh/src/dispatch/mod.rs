@@ -1,0 +1,170 @@
+//! Which code answers a message: the conversation it belongs to, else the first route that matches.
+
+mod ctx;
+mod handler;
+mod pattern;
+mod user;
+
+use std::sync::Arc;
+
+use crate::core::coordinator::Turn;
+use crate::core::inbound::Inbound;
+use crate::egress::{Boxed, Egress, TurnScope};
+use crate::flow::Conversations;
+pub(crate) use crate::flow::EndedConversation;
+use crate::turns::Work;
+use crate::world::World;
+pub use ctx::Ctx;
+pub(crate) use handler::{BoxedHandler, boxed};
+pub use handler::{Handler, IntoOutcome};
+pub(crate) use pattern::fold;
+pub use pattern::{Kind, Pattern, command, interaction, kinds, regex};
+pub use user::UserState;
+
+/// What a hook before a message decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HookVerdict {
+    /// The message goes on.
+    Continue,
+    /// The message goes on with this text, for example the transcript of a voice note.
+    Text(String),
+    /// The message is done.
+    Stop,
+}
+
+/// A hook before a message.
+pub(crate) type BeforeMessage = Arc<dyn Fn(Ctx) -> Boxed<Result<HookVerdict, crate::Error>> + Send + Sync>;
+/// A hook after a message.
+pub(crate) type AfterMessage = Arc<dyn Fn(Ctx) -> Boxed<()> + Send + Sync>;
+
+/// What handling a message came to.
+pub(crate) struct Handled {
+    pub(crate) verdict: Verdict,
+    pub(crate) ended: Option<EndedConversation>,
+}
+
+/// What becomes of the message.
+pub(crate) enum Verdict {
+    Done,
+    /// Something failed that a later attempt may find mended.
+    Failed(String),
+    /// The bot author's code failed.
+    HandlerFailed(String),
+    /// It did not count.
+    Released,
+}
+
+/// The routes of a bot.
+#[derive(Default)]
+pub(crate) struct Routes {
+    pub(crate) when: Vec<(Pattern, BoxedHandler)>,
+    pub(crate) otherwise: Option<BoxedHandler>,
+    pub(crate) before: Vec<BeforeMessage>,
+    pub(crate) after: Vec<AfterMessage>,
+}
+
+pub(crate) struct Dispatcher {
+    world: Arc<World>,
+    egress: Arc<Egress>,
+    routes: Routes,
+    conversations: Conversations,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        world: Arc<World>,
+        egress: Arc<Egress>,
+        routes: Routes,
+        conversations: Conversations,
+    ) -> Self {
+        Self { world, egress, routes, conversations }
+    }
+
+    pub(crate) fn conversations(&self) -> &Conversations {
+        &self.conversations
+    }
+
+    pub(crate) fn ctx(&self, scope: &Arc<TurnScope>, inbound: Arc<Inbound>) -> Ctx {
+        Ctx::new(Arc::clone(&self.world), Arc::clone(&self.egress), Arc::clone(scope), inbound)
+    }
+
+    pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
+        let mut ctx = self.ctx(scope, self.with_media(work));
+        for hook in &self.routes.before {
+            match hook(ctx.clone()).await {
+                Ok(HookVerdict::Continue) => {}
+                Ok(HookVerdict::Text(text)) => ctx = ctx.with_text(text),
+                Ok(HookVerdict::Stop) => return Handled { verdict: Verdict::Done, ended: None },
+                Err(error) => return self.failed("a hook before a message", &*error),
+            }
+        }
+        let handled = self.converse_or_route(&ctx).await;
+        for hook in &self.routes.after {
+            hook(ctx.clone()).await;
+        }
+        handled
+    }
+
+    async fn converse_or_route(&self, ctx: &Ctx) -> Handled {
+        let resumed = match self.conversations.resume(ctx).await {
+            Ok(resumed) => resumed,
+            Err(stopped) => return stopped.handled(&self.world),
+        };
+        let place = match resumed {
+            crate::flow::Resumed::Consumed(ended) => return Handled { verdict: Verdict::Done, ended },
+            crate::flow::Resumed::Free(place) => place,
+        };
+        if let Some((handler, args)) = self.route(ctx)
+            && let Err(error) = handler(ctx.clone().with_args(args)).await
+        {
+            return self.failed("a handler", &*error);
+        }
+        let Some(entry) = ctx.take_entry() else { return Handled { verdict: Verdict::Done, ended: None } };
+        match self.conversations.enter(ctx, entry, place).await {
+            Ok(ended) => Handled { verdict: Verdict::Done, ended },
+            Err(stopped) => stopped.handled(&self.world),
+        }
+    }
+
+    fn route(&self, ctx: &Ctx) -> Option<(&BoxedHandler, Vec<String>)> {
+        let username = self.world.provider.username();
+        let subject = pattern::Subject::new(ctx.inbound(), ctx.text(), username.as_deref());
+        for (pattern, handler) in &self.routes.when {
+            if let Some(args) = pattern.matches(&subject) {
+                return Some((handler, args));
+            }
+        }
+        let otherwise = self.routes.otherwise.as_ref()?;
+        ctx.inbound().body.is_answer().then(|| (otherwise, Vec::new()))
+    }
+
+    fn failed(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Handled {
+        self.world.events.error(what, error);
+        Handled { verdict: Verdict::HandlerFailed(crate::events::describe(error)), ended: None }
+    }
+
+    /// The event, with a media reference that the provider built again if the record is a replay.
+    fn with_media(&self, work: &Work) -> Arc<Inbound> {
+        let stored = work.record.as_ref().and_then(|stored| stored.record.media.as_ref());
+        let (true, Some(stored)) = (work.replay, stored) else { return Arc::clone(&work.inbound) };
+        match self.world.provider.rehydrate_media(stored) {
+            Ok(media) => {
+                let mut inbound = Inbound::clone(&work.inbound);
+                if let Some(body) = inbound.body.media_mut() {
+                    body.media = media;
+                }
+                Arc::new(inbound)
+            }
+            Err(error) => {
+                self.world.events.error("rebuilding a media reference", &error);
+                Arc::clone(&work.inbound)
+            }
+        }
+    }
+
+    /// Forgets a conversation that ended, once the message that ended it is acknowledged.
+    pub(crate) async fn forget_ended(&self, turn: &Turn, ended: EndedConversation) {
+        self.conversations.forget_ended(turn, ended).await;
+    }
+}

@@ -1,0 +1,279 @@
+//! Sends: journaled under an idempotency key before the channel is called, answered from the outbox when repeated.
+
+mod attempt;
+mod lanes;
+mod scope;
+
+use std::sync::Arc;
+
+use crate::bot::OnDiverged;
+use crate::core::content::Content;
+use crate::core::entropy::random_hex;
+use crate::core::error::{Cas, SendError};
+use crate::core::id::{ChatId, MessageId, SendKey};
+use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::provider::SendRequest;
+use crate::core::spawn::Task;
+use crate::world::{OpenJournal, World};
+use attempt::InlineRetries;
+use lanes::Lanes;
+pub(crate) use scope::TurnScope;
+
+/// A boxed future with a value.
+pub(crate) type Boxed<T> = std::pin::Pin<Box<dyn Future<Output = T> + std::marker::Send>>;
+
+/// A message that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// The send's key.
+    pub key: SendKey,
+    /// The channel's id of the message; `None` if the channel gave none or nobody knows whether it arrived.
+    pub message: Option<MessageId>,
+    /// Whether it was answered from the outbox instead of going out now.
+    pub deduped: bool,
+}
+
+/// A hook before a send: returns the content to send, or why nothing is sent.
+pub(crate) type BeforeSend =
+    Arc<dyn Fn(ChatId, Content) -> Boxed<Result<Content, String>> + std::marker::Send + Sync>;
+/// A hook after a send.
+pub(crate) type AfterSend = Arc<dyn Fn(ChatId, Content, Sent) -> Task + std::marker::Send + Sync>;
+
+/// What runs around each send.
+#[derive(Default)]
+pub(crate) struct SendHooks {
+    pub(crate) before: Vec<BeforeSend>,
+    pub(crate) after: Vec<AfterSend>,
+}
+
+pub(crate) struct Egress {
+    world: Arc<World>,
+    hooks: SendHooks,
+    lanes: Lanes,
+    /// Sends whose retries somebody waits for; the sweeper leaves them alone.
+    inline: InlineRetries,
+}
+
+impl Egress {
+    pub(crate) fn new(world: Arc<World>, hooks: SendHooks) -> Self {
+        Self { world, hooks, lanes: Lanes::default(), inline: InlineRetries::default() }
+    }
+
+    /// Sends within a turn, or outside of any (`scope` is `None`).
+    pub(crate) async fn send(
+        &self,
+        scope: Option<&TurnScope>,
+        key: Option<SendKey>,
+        chat: &ChatId,
+        content: Content,
+    ) -> Result<Sent, SendError> {
+        if let Some(scope) = scope {
+            scope.turn().check()?;
+        }
+        let derived = if key.is_none() { scope.and_then(TurnScope::next_key) } else { None };
+        let fingerprint = derived.is_some().then(|| fingerprint(chat, &content));
+        let key = key.or(derived).unwrap_or_else(|| self.random_key());
+        let source = scope.and_then(|scope| scope.record().cloned());
+        let Some(open) = &self.world.journal else {
+            return self.send_directly(key, chat, content).await;
+        };
+        let send = Send { key, chat: chat.clone(), content, fingerprint, source };
+        let result = self.send_journaled(open, scope, send).await;
+        if let (Err(SendError::Journal(_)), Some(scope)) = (&result, scope) {
+            scope.note_journal_failure();
+        }
+        result
+    }
+
+    /// Journals a send for the background. Returns its key and whether the key was known before.
+    pub(crate) async fn enqueue(
+        &self,
+        key: Option<SendKey>,
+        chat: &ChatId,
+        content: Content,
+    ) -> Result<(SendKey, Option<OutboxRecord>), SendError> {
+        let key = key.unwrap_or_else(|| self.random_key());
+        let Some(open) = &self.world.journal else {
+            self.send_directly(key.clone(), chat, content).await?;
+            return Ok((key, None));
+        };
+        let content = self.run_before_hooks(chat, content).await?;
+        let send = Send { key: key.clone(), chat: chat.clone(), content, fingerprint: None, source: None };
+        let now = self.world.now();
+        let record = OutboxRecord::waiting(send, open.journal.next_order(now), now);
+        match open.journal.commit_one(Change::insert(&record)).await? {
+            Cas::Applied(_) => {
+                self.world.metrics.outbox_journaled.increment();
+                Ok((key, None))
+            }
+            Cas::Lost => {
+                self.world.metrics.outbox_deduped.increment();
+                let stored = open.journal.outbox().get(&key).await?;
+                Ok((key, stored.map(|stored| stored.record)))
+            }
+        }
+    }
+
+    fn random_key(&self) -> SendKey {
+        SendKey::from(format!(
+            "r/{}{}",
+            random_hex(&*self.world.seams.entropy),
+            random_hex(&*self.world.seams.entropy)
+        ))
+    }
+
+    async fn run_before_hooks(&self, chat: &ChatId, content: Content) -> Result<Content, SendError> {
+        let mut content = content;
+        for hook in &self.hooks.before {
+            content = hook(chat.clone(), content).await.map_err(|reason| SendError::Stopped { reason })?;
+        }
+        Ok(content)
+    }
+
+    async fn run_after_hooks(&self, chat: &ChatId, content: &Content, sent: &Sent) {
+        for hook in &self.hooks.after {
+            hook(chat.clone(), content.clone(), sent.clone()).await;
+        }
+    }
+
+    async fn send_directly(&self, key: SendKey, chat: &ChatId, content: Content) -> Result<Sent, SendError> {
+        let content = self.run_before_hooks(chat, content).await?;
+        let _lane = self.lanes.enter(chat).await;
+        let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
+        let sent = Sent { key, message: Some(receipt.message), deduped: false };
+        self.run_after_hooks(chat, &content, &sent).await;
+        Ok(sent)
+    }
+
+    async fn send_journaled(
+        &self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        mut send: Send,
+    ) -> Result<Sent, SendError> {
+        let _lane = self.lanes.enter(&send.chat).await;
+        loop {
+            match self.begin(open, scope, &send).await? {
+                Begun::Fresh(stored) => return self.attempt_inline(open, scope, stored).await,
+                Begun::Bypassed(sent) => return Ok(sent),
+                Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
+                    // Once only: without a fingerprint, nothing diverges.
+                    Some(key) => send = Send { key, fingerprint: None, ..send },
+                    None => return self.answer(open, scope, stored).await,
+                },
+            }
+        }
+    }
+
+    /// Journals a send in flight, unless its key is known.
+    async fn begin(
+        &self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        send: &Send,
+    ) -> Result<Begun, SendError> {
+        // A replay knows that its sends may be there already, and then the hooks must not run again.
+        if scope.is_some_and(TurnScope::is_replay)
+            && let Some(stored) = open.journal.outbox().get(&send.key).await?
+        {
+            return Ok(Begun::Known(stored));
+        }
+        let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
+        if let Some(size) = oversized(&content, open.config.outbox.max_payload_bytes) {
+            self.world.metrics.outbox_bypassed.increment();
+            tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");
+            let receipt = self.world.provider.send(SendRequest::new(&send.chat, &content)).await?;
+            let sent = Sent { key: send.key.clone(), message: Some(receipt.message), deduped: false };
+            return Ok(Begun::Bypassed(sent));
+        }
+        let now = self.world.now();
+        let send = Send { content, ..send.clone() };
+        let record = OutboxRecord::in_flight(send, open.journal.next_order(now), open.journal.owner(), now);
+        let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
+        changes.push(Change::insert(&record));
+        let mut outcomes = open.journal.commit(changes).await?;
+        let own = outcomes.pop();
+        self.world.count_stale(&outcomes);
+        if let Some(Cas::Applied(version)) = own {
+            self.world.metrics.outbox_journaled.increment();
+            return Ok(Begun::Fresh(Stored { record, version }));
+        }
+        match open.journal.outbox().get(&record.key).await? {
+            Some(stored) => Ok(Begun::Known(stored)),
+            None => Err(SendError::Deferred { key: record.key }),
+        }
+    }
+
+    /// The key for content that differs from what was recorded under the send's own key, if the policy is to send it.
+    fn diverged_key(&self, open: &OpenJournal, send: &Send, recorded: &OutboxRecord) -> Option<SendKey> {
+        let (now, before) = (send.fingerprint?, recorded.fingerprint?);
+        if now == before {
+            return None;
+        }
+        self.world.metrics.outbox_diverged.increment();
+        tracing::warn!(key = %send.key, "a replay sends something else under this key");
+        (open.config.outbox.on_diverged == OnDiverged::Send)
+            .then(|| SendKey::from(format!("{}~{now:016x}", send.key)))
+    }
+
+    /// What a send whose key is recorded comes to.
+    async fn answer(
+        &self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        stored: Stored<OutboxRecord>,
+    ) -> Result<Sent, SendError> {
+        let key = stored.record.key.clone();
+        match stored.record.state {
+            OutboxState::Sent | OutboxState::Unknown => {
+                self.world.metrics.outbox_deduped.increment();
+                Ok(Sent { key, message: stored.record.message, deduped: true })
+            }
+            OutboxState::Dead => Err(dead(&stored.record)),
+            OutboxState::Waiting => match self.start_attempt(open, &stored).await? {
+                Some(started) => self.attempt_inline(open, scope, started).await,
+                None => Err(SendError::Deferred { key }),
+            },
+            OutboxState::InFlight => {
+                let ours = open.journal.owner();
+                let owner = stored.record.owner.clone().unwrap_or_else(|| ours.clone());
+                if owner == ours || !open.journal.sessions().await?.is_dead(&owner) {
+                    return Err(SendError::Deferred { key });
+                }
+                self.resolve_inline(open, scope, stored).await
+            }
+        }
+    }
+}
+
+enum Begun {
+    Fresh(Stored<OutboxRecord>),
+    Known(Stored<OutboxRecord>),
+    Bypassed(Sent),
+}
+
+fn dead(record: &OutboxRecord) -> SendError {
+    let reason = record.error.as_ref().map_or_else(|| "given up".to_owned(), |note| note.detail.clone());
+    SendError::Dead { key: record.key.clone(), reason }
+}
+
+/// The size of the content as JSON, if it is larger than `max`.
+fn oversized(content: &Content, max: usize) -> Option<usize> {
+    // Texts at most double when escaped six-fold they cannot reach the bound, so most contents are not measured.
+    if content.readable_text().len() * 6 + content.buttons.len() * 1024 < max / 2
+        && content.buttons.len() < 64
+    {
+        return None;
+    }
+    serde_json::to_vec(content).ok().map(|json| json.len()).filter(|&size| size > max)
+}
+
+/// FNV-1a over chat and content: stable across versions and machines, as it is stored.
+fn fingerprint(chat: &ChatId, content: &Content) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let json = serde_json::to_vec(content).unwrap_or_default();
+    let bytes = chat.as_str().bytes().chain([0]).chain(json);
+    bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}

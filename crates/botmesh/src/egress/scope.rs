@@ -1,0 +1,141 @@
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use futures_util::task::AtomicWaker;
+
+use crate::core::coordinator::Turn;
+use crate::core::id::{RecordId, SendKey};
+use crate::core::journal::Change;
+use crate::world::World;
+
+/// What the sends of one turn have in common: the turn itself, the record they answer, and what of them is not durable
+/// yet.
+///
+/// That a send arrived need not be durable before the handler goes on, but every moment of delay widens the window in
+/// which a crash leaves it ambiguous. So it is committed with the turn's next commit if that comes before the handler
+/// waits for anything, and on its own otherwise.
+pub(crate) struct TurnScope {
+    world: Arc<World>,
+    turn: Turn,
+    record: Option<RecordId>,
+    key_base: Option<String>,
+    replay: bool,
+    sends: AtomicU32,
+    journal_failed: AtomicBool,
+    pending: Mutex<Pending>,
+    driver: AtomicWaker,
+}
+
+#[derive(Default)]
+struct Pending {
+    changes: Vec<Change>,
+    closed: bool,
+}
+
+impl TurnScope {
+    /// `key_base` is what derived keys begin with; without one, keys are random.
+    pub(crate) fn new(
+        world: Arc<World>,
+        turn: Turn,
+        record: Option<RecordId>,
+        key_base: Option<String>,
+        replay: bool,
+    ) -> Self {
+        Self {
+            world,
+            turn,
+            record,
+            key_base,
+            replay,
+            sends: AtomicU32::new(0),
+            journal_failed: AtomicBool::new(false),
+            pending: Mutex::default(),
+            driver: AtomicWaker::new(),
+        }
+    }
+
+    pub(crate) fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    pub(crate) fn record(&self) -> Option<&RecordId> {
+        self.record.as_ref()
+    }
+
+    /// Whether the record was attempted before, so that its sends may be in the outbox.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.replay
+    }
+
+    /// The key of the turn's next send.
+    pub(crate) fn next_key(&self) -> Option<SendKey> {
+        let base = self.key_base.as_ref()?;
+        let n = self.sends.fetch_add(1, Ordering::Relaxed);
+        Some(SendKey::from(format!("{base}:{n}")))
+    }
+
+    /// How many keys were given out.
+    pub(crate) fn sends(&self) -> u32 {
+        self.sends.load(Ordering::Relaxed)
+    }
+
+    /// Goes on counting where an earlier run of the same record stood.
+    pub(crate) fn resume_sends(&self, sends: u32) {
+        self.sends.store(sends, Ordering::Relaxed);
+    }
+
+    /// The outbox could not be written: the record must not be acknowledged.
+    pub(crate) fn note_journal_failure(&self) {
+        self.journal_failed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn journal_failed(&self) -> bool {
+        self.journal_failed.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a change to the turn's next commit; gives it back if the turn has made its last one.
+    pub(crate) fn defer(&self, change: Change) -> Option<Change> {
+        let mut pending = self.lock();
+        if pending.closed {
+            return Some(change);
+        }
+        pending.changes.push(change);
+        drop(pending);
+        self.driver.wake();
+        None
+    }
+
+    /// What was deferred so far.
+    pub(crate) fn take_pending(&self) -> Vec<Change> {
+        std::mem::take(&mut self.lock().changes)
+    }
+
+    /// What was deferred so far; nothing can be deferred any more.
+    pub(crate) fn close(&self) -> Vec<Change> {
+        let mut pending = self.lock();
+        pending.closed = true;
+        std::mem::take(&mut pending.changes)
+    }
+
+    /// Runs the turn's work. Whenever it waits for something, what was deferred is committed in the background.
+    pub(crate) async fn drive<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        std::future::poll_fn(|context| {
+            self.driver.register(context.waker());
+            match work.as_mut().poll(context) {
+                Poll::Ready(value) => Poll::Ready(value),
+                Poll::Pending => {
+                    self.world.commit_in_background(self.take_pending());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,198 @@
+//! Where events of the channel are taken over: journaled before any handler sees them, once however often they arrive.
+
+mod recent;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::core::error::{Cas, Effect};
+use crate::core::inbound::Inbound;
+use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
+use crate::core::kv::Version;
+use crate::core::provider::{AdmitError, Admitted, InboundSink};
+use crate::turns::{Slot, Turns, Work};
+use crate::world::{OpenJournal, World};
+use recent::Recent;
+
+/// Bounds of ids, so that no journal key is too long.
+const MAX_ID: usize = 512;
+const MAX_RECORD_ID: usize = 1536;
+
+pub(crate) struct Intake {
+    world: Arc<World>,
+    turns: Arc<Turns>,
+    backlog: Arc<Semaphore>,
+    /// Cancelled when everything unfinished is queued again: what is new comes after it.
+    recovered: CancellationToken,
+    /// Without an inbox, redeliveries are recognised as long as they are remembered.
+    recent: Recent,
+}
+
+impl Intake {
+    pub(crate) fn new(world: Arc<World>, turns: Arc<Turns>, backlog: Arc<Semaphore>) -> Self {
+        Self { world, turns, backlog, recovered: CancellationToken::new(), recent: Recent::default() }
+    }
+
+    /// Lets new events in.
+    pub(crate) fn open_for_new(&self) {
+        self.recovered.cancel();
+    }
+
+    /// Takes an unfinished record up again; it must be queued and owned by this process. Waits while there is no room.
+    pub(crate) async fn readmit(&self, stored: Stored<InboxRecord>) {
+        let Ok(permit) = Arc::clone(&self.backlog).acquire_owned().await else { return };
+        let slot = self.turns.reserve(stored.record.inbound.conversation());
+        self.world.metrics.inbound_replayed.increment();
+        let inbound = Arc::clone(&stored.record.inbound);
+        slot.fill(Work { inbound, record: Some(stored), replay: true, _permit: permit });
+    }
+
+    async fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> Admitted {
+        let record = inbound.record_id();
+        let duplicate = !self.recent.insert(&record);
+        if duplicate {
+            self.world.metrics.inbound_duplicates.increment();
+        } else {
+            let slot = self.turns.reserve(inbound.conversation());
+            slot.fill(Work { inbound: Arc::new(inbound), record: None, replay: false, _permit: permit });
+        }
+        Admitted { record, duplicate }
+    }
+
+    async fn admit_to_inbox(
+        &self,
+        open: &OpenJournal,
+        inbound: Inbound,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Admitted, AdmitError> {
+        let now = self.world.now();
+        let slot = self.turns.reserve(inbound.conversation());
+        let media = inbound.body.media().and_then(|media| self.world.provider.serialize_media(&media.media));
+        let new = if slot.starts_at_once() { InboxRecord::working } else { InboxRecord::queued };
+        let mut record = new(Arc::new(inbound), open.journal.next_order(now), open.journal.owner(), now);
+        record.media = media;
+        let id = record.id.clone();
+        let insert = Change::insert(&record);
+        let admission = Admission { world: &self.world, parts: Some((record, slot, permit)) };
+        match open.journal.commit_one(insert).await {
+            Ok(Cas::Applied(version)) => {
+                self.world.metrics.inbound_journaled.increment();
+                admission.journaled(version);
+                Ok(Admitted { record: id, duplicate: false })
+            }
+            Ok(Cas::Lost) => {
+                self.world.metrics.inbound_duplicates.increment();
+                admission.cancel();
+                Ok(Admitted { record: id, duplicate: true })
+            }
+            Err(error) => {
+                self.world.events.error("journaling an inbound event", &error);
+                if error.effect() == Effect::Unknown {
+                    // It may be in the inbox: the admission finds out, and handles it if it is.
+                    drop(admission);
+                } else if open.config.fail_open {
+                    admission.dispatch_unjournaled();
+                    return Ok(Admitted { record: id, duplicate: false });
+                } else {
+                    admission.cancel();
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl InboundSink for Intake {
+    async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        check_ids(&inbound)?;
+        let room = async {
+            self.recovered.cancelled().await;
+            Arc::clone(&self.backlog).acquire_owned().await
+        };
+        let permit = tokio::select! {
+            biased;
+            () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
+            permit = room => permit.map_err(|_| AdmitError::Stopping)?,
+        };
+        match &self.world.journal {
+            None => Ok(self.admit_to_memory(inbound, permit).await),
+            Some(open) => self.admit_to_inbox(open, inbound, permit).await,
+        }
+    }
+}
+
+fn check_ids(inbound: &Inbound) -> Result<(), AdmitError> {
+    let sender = inbound.sender.as_ref().map(|sender| sender.id.as_str());
+    let ids =
+        [("event", Some(inbound.event.as_str())), ("chat", Some(inbound.chat.as_str())), ("sender", sender)];
+    for (name, id) in ids.into_iter().filter_map(|(name, id)| Some((name, id?))) {
+        if id.is_empty() || id.len() > MAX_ID {
+            let problem = format!("its {name} id has {} bytes, not 1 to {MAX_ID}", id.len());
+            return Err(AdmitError::Invalid(problem));
+        }
+    }
+    if inbound.record_id().as_str().len() > MAX_RECORD_ID {
+        return Err(AdmitError::Invalid(format!("its ids have together more than {MAX_RECORD_ID} bytes")));
+    }
+    Ok(())
+}
+
+/// A record that is being journaled, with its place in the queue. If it is dropped before the outcome is known, the
+/// record may be in the inbox and owned by this process, so somebody must look.
+struct Admission<'a> {
+    world: &'a Arc<World>,
+    parts: Option<(InboxRecord, Slot, OwnedSemaphorePermit)>,
+}
+
+impl Admission<'_> {
+    fn journaled(mut self, version: Version) {
+        if let Some((record, slot, permit)) = self.parts.take() {
+            fill(slot, permit, Stored { record, version });
+        }
+    }
+
+    fn cancel(mut self) {
+        self.parts = None;
+    }
+
+    fn dispatch_unjournaled(mut self) {
+        if let Some((record, slot, permit)) = self.parts.take() {
+            slot.fill(Work { inbound: record.inbound, record: None, replay: false, _permit: permit });
+        }
+    }
+}
+
+fn fill(slot: Slot, permit: OwnedSemaphorePermit, stored: Stored<InboxRecord>) {
+    let inbound = Arc::clone(&stored.record.inbound);
+    slot.fill(Work { inbound, record: Some(stored), replay: false, _permit: permit });
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        let Some((record, slot, permit)) = self.parts.take() else { return };
+        let world = Arc::clone(self.world);
+        self.world.spawn_tracked("finish-admission", async move {
+            let Some(open) = &world.journal else { return };
+            while !world.stopping.is_cancelled() {
+                match open.journal.inbox().get(&record.id).await {
+                    Ok(Some(stored)) if is_same(&stored.record, &record) => {
+                        world.metrics.inbound_journaled.increment();
+                        return fill(slot, permit, stored);
+                    }
+                    Ok(_) => return,
+                    Err(_) => world.seams.clock.sleep(open.config.poll).await,
+                }
+            }
+        });
+    }
+}
+
+/// Whether the stored record is the one that this admission wrote, still untouched.
+fn is_same(stored: &InboxRecord, written: &InboxRecord) -> bool {
+    let untouched = matches!(stored.state, InboxState::Queued | InboxState::Working);
+    untouched && stored.owner == written.owner && stored.order == written.order
+}

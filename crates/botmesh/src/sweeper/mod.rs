@@ -1,0 +1,253 @@
+//! The background: takes up what is due or orphaned, and re-enters at the two front doors, intake and egress.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use crate::core::error::{Cas, StoreError};
+use crate::core::id::{ChatId, ConversationKey};
+use crate::core::journal::{
+    Beat, Change, InboxRecord, InboxState, OutboxRecord, OutboxState, Sessions, Stored,
+};
+use crate::core::time::Timestamp;
+use crate::egress::{Egress, TurnScope};
+use crate::events::{BotEvent, DeadKind};
+use crate::intake::Intake;
+use crate::turns::Turns;
+use crate::world::{OpenJournal, World};
+
+/// How often waits are checked without durability.
+const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
+
+/// Bounds of one page, of the chats sent to at a time, and of one purge.
+const PAGE: usize = 200;
+const MAX_SENDING: usize = 32;
+
+pub(crate) struct Sweeper {
+    pub(crate) world: Arc<World>,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) egress: Arc<Egress>,
+    pub(crate) wake: Arc<Notify>,
+}
+
+impl Sweeper {
+    /// Queues what is unfinished again, lets new events in, and sweeps until the bot stops.
+    pub(crate) async fn run(self) {
+        if let Some(open) = &self.world.journal {
+            while let Err(error) = self.adopt_orphans(open).await {
+                self.world.events.error("taking up unfinished messages", &error);
+                if !self.rest().await {
+                    return;
+                }
+            }
+        }
+        self.intake.open_for_new();
+        while self.rest().await {
+            if let Err(error) = self.sweep().await {
+                self.world.events.error("sweeping", &error);
+            }
+        }
+    }
+
+    /// Waits for the next sweep; `false` if the bot stops.
+    async fn rest(&self) -> bool {
+        let poll = self.world.journal.as_ref().map_or(POLL_WITHOUT_JOURNAL, |open| open.config.poll);
+        tokio::select! {
+            biased;
+            () = self.world.stopping.cancelled() => false,
+            () = self.world.seams.clock.sleep(poll) => true,
+            () = self.wake.notified() => true,
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        if let Some(open) = &self.world.journal {
+            self.take_due(open).await?;
+            self.adopt_orphans(open).await?;
+            self.purge(open).await?;
+        }
+        self.end_overdue_waits().await
+    }
+
+    /// Retries what is due.
+    async fn take_due(&self, open: &OpenJournal) -> Result<(), StoreError> {
+        let now = self.world.now();
+        let mut after = None;
+        loop {
+            let due = open.journal.due(now, after.as_ref(), PAGE).await?;
+            self.tell_unreadable(&due.inbox.unreadable);
+            self.tell_unreadable(&due.outbox.unreadable);
+            self.adopt(open, due.inbox.records).await?;
+            self.send_due(open, due.outbox.records).await?;
+            match due.inbox.next {
+                Some(next) if !self.world.stopping.is_cancelled() => after = Some(next),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Attempts due sends, in order for each chat, several chats at a time.
+    async fn send_due(&self, open: &OpenJournal, due: Vec<Stored<OutboxRecord>>) -> Result<(), StoreError> {
+        let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
+        for stored in due {
+            chats.entry(stored.record.chat.clone()).or_default().push(stored);
+        }
+        let mut chats = chats.into_values();
+        let send_in_order = |mut sends: Vec<Stored<OutboxRecord>>| async move {
+            sends.sort_by_key(|stored| stored.record.order);
+            for stored in sends {
+                self.egress.attempt_due(open, stored).await?;
+            }
+            Ok::<(), StoreError>(())
+        };
+        let mut sending: FuturesUnordered<_> = chats.by_ref().take(MAX_SENDING).map(send_in_order).collect();
+        while let Some(sent) = sending.next().await {
+            sent?;
+            sending.extend(chats.next().map(send_in_order));
+        }
+        Ok(())
+    }
+
+    /// Takes over what dead processes left: in the order of arrival, what was being handled before what waited.
+    async fn adopt_orphans(&self, open: &OpenJournal) -> Result<(), StoreError> {
+        let sessions = open.journal.sessions().await?;
+        for state in [InboxState::Working, InboxState::Queued] {
+            let mut after = None;
+            loop {
+                let page = open.journal.inbox().list(state, after.as_ref(), PAGE).await?;
+                self.tell_unreadable(&page.unreadable);
+                let is_orphan = |stored: &Stored<InboxRecord>| {
+                    stored.record.owner.as_ref().is_none_or(|owner| sessions.is_dead(owner))
+                };
+                self.adopt(open, page.records.into_iter().filter(is_orphan).collect()).await?;
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        self.settle_orphaned_sends(open, &sessions).await?;
+        open.journal.remove_expired(&sessions).await.map(|_| ())
+    }
+
+    async fn settle_orphaned_sends(&self, open: &OpenJournal, sessions: &Sessions) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let page = open.journal.outbox().list(OutboxState::InFlight, after.as_ref(), PAGE).await?;
+            self.tell_unreadable(&page.unreadable);
+            for stored in page.records {
+                if stored.record.owner.as_ref().is_none_or(|owner| sessions.is_dead(owner)) {
+                    self.egress.settle_orphan(open, stored).await?;
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes records this process's own, by one commit, and queues them.
+    async fn adopt(&self, open: &OpenJournal, records: Vec<Stored<InboxRecord>>) -> Result<(), StoreError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let (owner, now) = (open.journal.owner(), self.world.now());
+        let max_attempts = open.config.inbox.max_attempts;
+        let adopted: Vec<Stored<InboxRecord>> = records
+            .into_iter()
+            .filter_map(|Stored { record, version }| {
+                Some(Stored { record: record.adopt(&owner, max_attempts, now).ok()?, version })
+            })
+            .collect();
+        let changes = adopted.iter().map(|stored| Change::update(stored.version, &stored.record)).collect();
+        let outcomes = open.journal.commit(changes).await?;
+        for (Stored { record, .. }, outcome) in adopted.into_iter().zip(outcomes) {
+            let Cas::Applied(version) = outcome else { continue };
+            if record.state == InboxState::Dead {
+                self.world.metrics.inbound_dead.increment();
+                let (id, error) = (record.id.to_string(), record.error.unwrap_or_default());
+                self.world.events.emit(BotEvent::Dead { kind: DeadKind::Inbound, id, error });
+            } else {
+                self.intake.readmit(Stored { record, version }).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn purge(&self, open: &OpenJournal) -> Result<(), StoreError> {
+        if open.config.retention.is_zero() {
+            return Ok(());
+        }
+        let before = self.world.now() - open.config.retention;
+        let done = open.journal.inbox().purge(InboxState::Done, before, PAGE).await?;
+        let sent = open.journal.outbox().purge(OutboxState::Sent, before, PAGE).await?;
+        if done == PAGE || sent == PAGE {
+            // More is left; go on at once, but after everything else that is due.
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Ends the conversations whose wait is over.
+    async fn end_overdue_waits(&self) -> Result<(), StoreError> {
+        let conversations = self.turns.dispatcher().conversations();
+        for key in conversations.overdue(self.world.now(), PAGE).await? {
+            self.end_overdue_wait(&key, self.world.now()).await?;
+        }
+        Ok(())
+    }
+
+    async fn end_overdue_wait(&self, key: &ConversationKey, now: Timestamp) -> Result<(), StoreError> {
+        let conversations = self.turns.dispatcher().conversations();
+        let Ok(turn) = self.turns.take_turn(key).await else { return Ok(()) };
+        // Only now is it certain that nobody answers at the same time.
+        let Some(timed_out) = conversations.timed_out(key, now).await? else { return Ok(()) };
+        if let Some(say) = &timed_out.say {
+            let base = format!("t/{}/{}", key.encode(), timed_out.checkpoint.revision.0);
+            let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
+            if let Err(error) = self.egress.send(Some(&scope), None, &key.chat, say.clone()).await {
+                self.world.events.error("telling that a wait is over", &error);
+            }
+            self.world.commit_in_background(scope.close());
+        }
+        conversations.end_timed_out(&self.world, &turn, key, &timed_out).await?;
+        turn.release();
+        Ok(())
+    }
+
+    fn tell_unreadable(&self, unreadable: &[(String, String)]) {
+        for (key, reason) in unreadable {
+            tracing::error!(%key, %reason, "a record cannot be read and is left as it is");
+        }
+    }
+}
+
+/// Renews the session until it ends. Returns when another process took it over.
+pub(crate) async fn keep_session(world: Arc<World>) {
+    let Some(open) = &world.journal else { return };
+    let period = open.config.inbox.lease / 3;
+    loop {
+        tokio::select! {
+            biased;
+            // The last thing to stop, after what is in flight.
+            () = world.ended.cancelled() => return,
+            () = world.seams.clock.sleep(period) => {}
+        }
+        match open.journal.beat().await {
+            Ok(Beat::Alive) => {}
+            Ok(Beat::Superseded) => {
+                let instance = open.journal.owner().instance.to_string();
+                world.events.emit(BotEvent::Superseded { instance });
+                world.superseded.cancel();
+                return;
+            }
+            Err(error) => world.events.error("renewing the session", &error),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! One message of a conversation at a time, in the order of arrival; conversations in parallel.
+
+mod queues;
+mod worker;
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::core::coordinator::Coordinator;
+use crate::core::id::ConversationKey;
+use crate::core::inbound::Inbound;
+use crate::core::journal::{InboxRecord, Stored};
+use crate::dispatch::Dispatcher;
+use crate::world::World;
+use queues::Queues;
+pub(crate) use queues::Slot;
+
+/// A message that waits for its turn.
+pub(crate) struct Work {
+    pub(crate) inbound: Arc<Inbound>,
+    /// Its inbox record; `None` without durability.
+    pub(crate) record: Option<Stored<InboxRecord>>,
+    /// Whether it was attempted before.
+    pub(crate) replay: bool,
+    /// Its share of the backlog, given back when it is finished.
+    pub(crate) _permit: OwnedSemaphorePermit,
+}
+
+pub(crate) struct Turns {
+    world: Arc<World>,
+    coordinator: Arc<dyn Coordinator>,
+    dispatcher: Dispatcher,
+    running: Arc<Semaphore>,
+    queues: Queues,
+}
+
+impl Turns {
+    pub(crate) fn new(
+        world: Arc<World>,
+        coordinator: Arc<dyn Coordinator>,
+        dispatcher: Dispatcher,
+        max_concurrent: usize,
+    ) -> Arc<Self> {
+        let running = Arc::new(Semaphore::new(max_concurrent));
+        Arc::new(Self { world, coordinator, dispatcher, running, queues: Queues::default() })
+    }
+
+    /// Takes the next place in the conversation's queue. Places are served in the order of these calls, whenever they
+    /// are filled.
+    pub(crate) fn reserve(self: &Arc<Self>, key: ConversationKey) -> Slot {
+        Queues::reserve(self, key)
+    }
+
+    pub(crate) fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// Forgets what waits. With durability it stays in the inbox and is taken up at the next start.
+    pub(crate) fn clear(&self) {
+        self.queues.clear();
+    }
+}

@@ -1,0 +1,152 @@
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Turns, Work};
+use crate::core::id::ConversationKey;
+
+/// The conversations that have something to do. The others cost nothing.
+#[derive(Default)]
+pub(super) struct Queues(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    conversations: HashMap<ConversationKey, Queue>,
+    next_slot: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    slots: VecDeque<(u64, Place)>,
+    /// Whether a worker serves the queue.
+    served: bool,
+    /// The permit to run at once, taken when the first place was reserved.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+enum Place {
+    Reserved,
+    Filled(Box<Work>),
+    Cancelled,
+}
+
+impl Queue {
+    fn pop_filled(&mut self) -> Option<Work> {
+        while let Some((_, Place::Cancelled)) = self.slots.front() {
+            self.slots.pop_front();
+        }
+        if !matches!(self.slots.front(), Some((_, Place::Filled(_)))) {
+            return None;
+        }
+        match self.slots.pop_front() {
+            Some((_, Place::Filled(work))) => Some(*work),
+            _ => None,
+        }
+    }
+}
+
+impl Queues {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reserve(turns: &Arc<Turns>, key: ConversationKey) -> Slot {
+        let mut inner = turns.queues.lock();
+        let id = inner.next_slot;
+        inner.next_slot += 1;
+        let queue = inner.conversations.entry(key.clone()).or_default();
+        let idle = queue.slots.is_empty() && !queue.served;
+        if idle {
+            queue.permit = Arc::clone(&turns.running).try_acquire_owned().ok();
+        }
+        let starts = idle && queue.permit.is_some();
+        queue.slots.push_back((id, Place::Reserved));
+        Slot { turns: Arc::clone(turns), key, id, starts, open: true }
+    }
+
+    /// Settles a reserved place. Returns the permit for a worker if one must be started.
+    fn settle(&self, key: &ConversationKey, id: u64, place: Place) -> Option<Option<OwnedSemaphorePermit>> {
+        let mut inner = self.lock();
+        let queue = inner.conversations.get_mut(key)?;
+        if let Some(slot) = queue.slots.iter_mut().find(|(slot, _)| *slot == id) {
+            slot.1 = place;
+        }
+        while let Some((_, Place::Cancelled)) = queue.slots.front() {
+            queue.slots.pop_front();
+        }
+        if queue.served {
+            return None;
+        }
+        match queue.slots.front() {
+            Some((_, Place::Filled(_))) => {
+                queue.served = true;
+                Some(queue.permit.take())
+            }
+            Some(_) => None,
+            None => {
+                inner.conversations.remove(key);
+                None
+            }
+        }
+    }
+
+    /// The worker's next message, if it is there.
+    pub(super) fn next(&self, key: &ConversationKey) -> Option<Work> {
+        self.lock().conversations.get_mut(key)?.pop_filled()
+    }
+
+    /// The worker's next message; if there is none, the worker is dismissed.
+    pub(super) fn next_or_dismiss(&self, key: &ConversationKey) -> Option<Work> {
+        let mut inner = self.lock();
+        let queue = inner.conversations.get_mut(key)?;
+        let work = queue.pop_filled();
+        if work.is_none() {
+            queue.served = false;
+            if queue.slots.is_empty() {
+                inner.conversations.remove(key);
+            }
+        }
+        work
+    }
+
+    pub(super) fn clear(&self) {
+        let forgotten = std::mem::take(&mut self.lock().conversations);
+        drop(forgotten);
+    }
+}
+
+/// A place in a conversation's queue. Dropping it gives it up.
+pub(crate) struct Slot {
+    turns: Arc<Turns>,
+    key: ConversationKey,
+    id: u64,
+    starts: bool,
+    open: bool,
+}
+
+impl Slot {
+    /// Whether the message will run as soon as the place is filled.
+    pub(crate) fn starts_at_once(&self) -> bool {
+        self.starts
+    }
+
+    pub(crate) fn fill(mut self, work: Work) {
+        self.settle(Place::Filled(Box::new(work)));
+    }
+
+    fn settle(&mut self, place: Place) {
+        self.open = false;
+        if let Some(permit) = self.turns.queues.settle(&self.key, self.id, place) {
+            self.turns.start_worker(self.key.clone(), permit);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.open {
+            self.settle(Place::Cancelled);
+        }
+    }
+}

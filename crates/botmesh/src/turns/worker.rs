@@ -1,0 +1,208 @@
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::Instrument;
+
+use super::{Turns, Work};
+use crate::bot::OnHandlerError;
+use crate::core::coordinator::Turn;
+use crate::core::error::{Cas, CoordinationUnavailable};
+use crate::core::id::ConversationKey;
+use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
+use crate::core::kv::Version;
+use crate::dispatch::{EndedConversation, Handled, Verdict};
+use crate::egress::TurnScope;
+use crate::events::{BotEvent, DeadKind, describe};
+use crate::world::OpenJournal;
+
+/// A message whose handler ended, before that is durable.
+struct Finished {
+    turn: Option<Turn>,
+    work: Work,
+    verdict: Verdict,
+    /// That its sends arrived.
+    sent: Vec<Change>,
+    ended: Option<EndedConversation>,
+}
+
+impl Turns {
+    pub(super) fn start_worker(self: &Arc<Self>, key: ConversationKey, permit: Option<OwnedSemaphorePermit>) {
+        let turns = Arc::clone(self);
+        self.world.spawn_tracked("turn", async move { turns.serve(key, permit).await });
+    }
+
+    /// Serves a conversation until it has nothing to do.
+    async fn serve(&self, key: ConversationKey, permit: Option<OwnedSemaphorePermit>) {
+        let _running = match permit {
+            Some(permit) => permit,
+            None => match Arc::clone(&self.running).acquire_owned().await {
+                Ok(permit) => permit,
+                Err(_) => return,
+            },
+        };
+        let mut finished = None;
+        loop {
+            let next = match &finished {
+                Some(_) => self.queues.next(&key),
+                None => match self.queues.next_or_dismiss(&key) {
+                    Some(work) => Some(work),
+                    None => return,
+                },
+            };
+            // With an inbox, what has not begun is left to the next start.
+            let next = next.filter(|_| self.world.journal.is_none() || !self.world.stopping.is_cancelled());
+            if let Some(work) = self.settle(finished.take(), next).await {
+                finished = Some(self.run(&key, work).await);
+            }
+        }
+    }
+
+    /// Makes durable that a message is finished, and in the same commit that the next one begins. Returns the next one
+    /// if it may run.
+    async fn settle(&self, mut finished: Option<Finished>, mut next: Option<Work>) -> Option<Work> {
+        if let Some(open) = &self.world.journal {
+            let ending = finished.as_ref().and_then(|finished| self.ending(open, finished));
+            let beginning = next.as_ref().and_then(|work| beginning(open, work, self.world.now()));
+            let mut changes =
+                finished.as_mut().map(|finished| std::mem::take(&mut finished.sent)).unwrap_or_default();
+            changes.extend(
+                ending.iter().chain(&beginning).map(|stored| Change::update(stored.version, &stored.record)),
+            );
+            let outcomes = match changes.is_empty() {
+                true => Ok(Vec::new()),
+                false => open.journal.commit_patiently(changes, &self.world.abort).await,
+            };
+            match outcomes {
+                Ok(mut outcomes) => {
+                    if let Some(beginning) = beginning {
+                        let outcome = outcomes.pop();
+                        next = next.and_then(|work| begun(work, beginning, outcome));
+                    }
+                    self.world.count_stale(&outcomes);
+                    self.tell_if_dead(ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_)))));
+                }
+                Err(error) => {
+                    // Nothing is lost: what is not acknowledged runs again, and what has not begun waits in the inbox.
+                    self.world.events.error("finishing a message in the inbox", &error);
+                    next = None;
+                }
+            }
+        }
+        if let Some(finished) = finished {
+            self.clean_up(finished).await;
+        }
+        next
+    }
+
+    /// The record of a finished message as it is to become.
+    fn ending(&self, open: &OpenJournal, finished: &Finished) -> Option<Stored<InboxRecord>> {
+        let stored = finished.work.record.as_ref()?;
+        let config = &open.config.inbox;
+        let now = self.world.now();
+        let retry = |error: &str| {
+            let delay = config.backoff.delay(stored.record.attempts, None, &*self.world.seams.entropy);
+            stored.record.fail(error, now + delay, config.max_attempts, now)
+        };
+        let record = match &finished.verdict {
+            Verdict::Done => stored.record.finish(now),
+            Verdict::Released => stored.record.release(now),
+            Verdict::Failed(error) => retry(error),
+            Verdict::HandlerFailed(error) => match config.on_handler_error {
+                OnHandlerError::Ack => stored.record.finish(now),
+                OnHandlerError::Retry => retry(error),
+                OnHandlerError::Dead => stored.record.fail(error, now, 0, now),
+            },
+        };
+        record.ok().map(|record| Stored { record, version: stored.version })
+    }
+
+    fn tell_if_dead(&self, ended: Option<Stored<InboxRecord>>) {
+        let Some(Stored { record, .. }) = ended.filter(|ended| ended.record.state == InboxState::Dead) else {
+            return;
+        };
+        self.world.metrics.inbound_dead.increment();
+        let (id, error) = (record.id.to_string(), record.error.unwrap_or_default());
+        self.world.events.emit(BotEvent::Dead { kind: DeadKind::Inbound, id, error });
+    }
+
+    /// What comes after the acknowledgement. Gives the turn and the share of the backlog back.
+    async fn clean_up(&self, finished: Finished) {
+        let Some(turn) = finished.turn else { return };
+        if let (Verdict::Done, Some(ended)) = (&finished.verdict, finished.ended) {
+            self.dispatcher.forget_ended(&turn, ended).await;
+        }
+        turn.release();
+    }
+
+    async fn run(&self, key: &ConversationKey, work: Work) -> Finished {
+        let turn = match self.take_turn(key).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.world.events.error(format!("taking the turn of {key}"), &error);
+                let verdict = Verdict::Failed(describe(&error));
+                return Finished { turn: None, work, verdict, sent: Vec::new(), ended: None };
+            }
+        };
+        let record = work.record.as_ref().map(|stored| stored.record.id.clone());
+        let base = record.as_ref().map(ToString::to_string);
+        let span = tracing::info_span!("message", record = base.as_deref(), chat = %work.inbound.chat);
+        let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay);
+        let scope = Arc::new(scope);
+        let handling = AssertUnwindSafe(self.dispatcher.handle(&scope, &work)).catch_unwind();
+        let handled = tokio::select! {
+            biased;
+            handled = scope.drive(handling.instrument(span)) => handled.unwrap_or_else(|panic| self.panicked(&*panic)),
+            () = self.world.abort.cancelled() => Handled { verdict: Verdict::Released, ended: None },
+        };
+        let mut verdict = handled.verdict;
+        if scope.journal_failed() {
+            verdict = Verdict::Failed("the outbox could not be written".to_owned());
+        }
+        if let Err(lost) = turn.check() {
+            self.world
+                .events
+                .emit(BotEvent::LeaseLost { key: key.clone(), reason: format!("{:?}", lost.reason) });
+            verdict = Verdict::Released;
+        }
+        Finished { turn: Some(turn), work, verdict, sent: scope.close(), ended: handled.ended }
+    }
+
+    pub(crate) async fn take_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
+        let mut ticket = self.coordinator.enter(&key.encode()).await?;
+        ticket.granted().await
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) -> Handled {
+        let text = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let error = format!("panicked: {}", text.unwrap_or("no message"));
+        self.world
+            .events
+            .emit(BotEvent::Error { context: "handling a message".to_owned(), error: error.clone() });
+        Handled { verdict: Verdict::HandlerFailed(error), ended: None }
+    }
+}
+
+/// The record of a message that may run, as it is to become; `None` if it was born working.
+fn beginning(
+    open: &OpenJournal,
+    work: &Work,
+    now: crate::core::time::Timestamp,
+) -> Option<Stored<InboxRecord>> {
+    let stored = work.record.as_ref()?;
+    let record = stored.record.start(&open.journal.owner(), now).ok()?;
+    Some(Stored { record, version: stored.version })
+}
+
+/// The message, if its beginning is durable.
+fn begun(mut work: Work, beginning: Stored<InboxRecord>, outcome: Option<Cas<Version>>) -> Option<Work> {
+    let Some(Cas::Applied(version)) = outcome else { return None };
+    work.replay |= beginning.record.attempts > 1;
+    work.record = Some(Stored { version, ..beginning });
+    Some(work)
+}

@@ -1,0 +1,79 @@
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bot::Durability;
+use crate::core::error::Cas;
+use crate::core::journal::{Change, Journal};
+use crate::core::kv::Version;
+use crate::core::provider::Provider;
+use crate::core::spawn::Seams;
+use crate::core::store::Store;
+use crate::core::time::Timestamp;
+use crate::events::EventBus;
+use crate::metrics::Metrics;
+
+/// What every part of a running bot shares.
+pub(crate) struct World {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) seams: Seams,
+    pub(crate) events: EventBus,
+    pub(crate) metrics: Arc<Metrics>,
+    /// `None` without durability.
+    pub(crate) journal: Option<OpenJournal>,
+    /// Cancelled when nothing new may begin.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled when what still runs is given up.
+    pub(crate) abort: CancellationToken,
+    /// Cancelled when everything is done or given up, right before the session ends.
+    pub(crate) ended: CancellationToken,
+    /// Cancelled when another process took this one's session over.
+    pub(crate) superseded: CancellationToken,
+    /// Background work that a stop waits for.
+    pub(crate) tracker: TaskTracker,
+}
+
+/// The journals and how to use them.
+pub(crate) struct OpenJournal {
+    pub(crate) journal: Journal,
+    pub(crate) config: Durability,
+}
+
+impl World {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.seams.clock.now()
+    }
+
+    /// Starts work in the background that a stop waits for.
+    pub(crate) fn spawn_tracked(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let tracked = self.tracker.token();
+        self.seams.spawn(name, async move {
+            task.await;
+            drop(tracked);
+        });
+    }
+
+    /// Counts completions that came too late.
+    pub(crate) fn count_stale(&self, outcomes: &[Cas<Version>]) {
+        for _ in outcomes.iter().filter(|outcome| matches!(outcome, Cas::Lost)) {
+            self.metrics.stale_leases.increment();
+        }
+    }
+
+    /// Commits changes that nobody waits for.
+    pub(crate) fn commit_in_background(self: &Arc<Self>, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
+        let world = Arc::clone(self);
+        self.spawn_tracked("record-sent", async move {
+            let Some(open) = &world.journal else { return };
+            match open.journal.commit_patiently(changes, &world.abort).await {
+                Ok(outcomes) => world.count_stale(&outcomes),
+                Err(error) => world.events.error("recording that a message was sent", &error),
+            }
+        });
+    }
+}
