@@ -5,11 +5,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::bot::Durability;
 use crate::core::error::Cas;
+use crate::core::id::{ChatId, MessageId};
 use crate::core::journal::{Change, Journal};
 use crate::core::kv::Version;
 use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
-use crate::core::store::Store;
+use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
 use crate::events::EventBus;
 use crate::metrics::Metrics;
@@ -23,6 +24,8 @@ pub(crate) struct World {
     pub(crate) metrics: Arc<Metrics>,
     /// `None` without durability.
     pub(crate) journal: Option<OpenJournal>,
+    /// Whether messages are written to the store's log.
+    pub(crate) log_messages: bool,
     /// Cancelled when nothing new may begin.
     pub(crate) stopping: CancellationToken,
     /// Cancelled when what still runs is given up.
@@ -53,6 +56,24 @@ impl World {
             task.await;
             drop(tracked);
         });
+    }
+
+    /// Writes a message to the store's log, if the bot keeps one.
+    pub(crate) async fn log_message(
+        &self,
+        direction: Direction,
+        chat: &ChatId,
+        message: MessageId,
+        text: &str,
+    ) {
+        if !self.log_messages {
+            return;
+        }
+        let entry =
+            LogEntry { chat: chat.clone(), direction, at: self.now(), message, text: text.to_owned() };
+        if let Err(error) = self.store.append_log(&[entry]).await {
+            self.events.error("writing the message log", &error);
+        }
     }
 
     /// Counts completions that came too late.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::core::coordinator::Turn;
 use crate::core::inbound::Inbound;
+use crate::core::store::Direction;
 use crate::egress::{Boxed, Egress, TurnScope};
 use crate::flow::Conversations;
 pub(crate) use crate::flow::EndedConversation;
@@ -91,6 +92,11 @@ impl Dispatcher {
 
     pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
         let mut ctx = self.ctx(scope, self.with_media(work));
+        if !work.replay {
+            let inbound = ctx.inbound();
+            let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());
+            self.world.log_message(Direction::In, &inbound.chat, message, text).await;
+        }
         for hook in &self.routes.before {
             match hook(ctx.clone()).await {
                 Ok(HookVerdict::Continue) => {}

@@ -79,7 +79,7 @@ impl Egress {
                 Attempted::Waiting(waiting) => waiting,
                 Attempted::Sent(record) => {
                     let sent = Sent { key, message: record.message, deduped: false };
-                    self.run_after_hooks(&record.chat, &record.content, &sent).await;
+                    self.after_sent(&record.chat, &record.content, &sent).await;
                     return Ok(sent);
                 }
                 Attempted::Unknown => return Ok(Sent { key, message: None, deduped: false }),
@@ -138,7 +138,7 @@ impl Egress {
         let Some(started) = self.start_attempt(open, &due).await? else { return Ok(()) };
         if let Attempted::Sent(record) = self.attempt(open, None, started).await? {
             let sent = Sent { key: record.key.clone(), message: record.message.clone(), deduped: false };
-            self.run_after_hooks(&record.chat, &record.content, &sent).await;
+            self.after_sent(&record.chat, &record.content, &sent).await;
         }
         Ok(())
     }

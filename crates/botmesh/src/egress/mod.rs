@@ -14,6 +14,7 @@ use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::provider::SendRequest;
 use crate::core::spawn::Task;
+use crate::core::store::Direction;
 use crate::world::{OpenJournal, World};
 use attempt::InlineRetries;
 use lanes::Lanes;
@@ -131,7 +132,10 @@ impl Egress {
         Ok(content)
     }
 
-    async fn run_after_hooks(&self, chat: &ChatId, content: &Content, sent: &Sent) {
+    async fn after_sent(&self, chat: &ChatId, content: &Content, sent: &Sent) {
+        if let Some(message) = sent.message.clone() {
+            self.world.log_message(Direction::Out, chat, message, content.readable_text()).await;
+        }
         for hook in &self.hooks.after {
             hook(chat.clone(), content.clone(), sent.clone()).await;
         }
@@ -142,7 +146,7 @@ impl Egress {
         let _lane = self.lanes.enter(chat).await;
         let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
         let sent = Sent { key, message: Some(receipt.message), deduped: false };
-        self.run_after_hooks(chat, &content, &sent).await;
+        self.after_sent(chat, &content, &sent).await;
         Ok(sent)
     }
 
