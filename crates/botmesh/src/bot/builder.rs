@@ -23,6 +23,7 @@ pub struct BotBuilder {
     scope: Scope,
     durability: Option<Durability>,
     turns: TurnsConfig,
+    log_messages: bool,
     seams: Option<Seams>,
     routes: Routes,
     sends: SendHooks,
@@ -37,6 +38,7 @@ impl BotBuilder {
             scope: Scope::default(),
             durability: None,
             turns: TurnsConfig::default(),
+            log_messages: false,
             seams: None,
             routes: Routes::default(),
             sends: SendHooks::default(),
@@ -76,6 +78,13 @@ impl BotBuilder {
     /// How many messages are handled and held at a time.
     pub fn turns(mut self, turns: TurnsConfig) -> Self {
         self.turns = turns;
+        self
+    }
+
+    /// Writes every message, in and out, to the store's log. Default: no. It costs one more write for each message. After
+    /// a crash an entry may be missing or be there twice: the log is for reading, not for deciding.
+    pub fn log_messages(mut self, keep: bool) -> Self {
+        self.log_messages = keep;
         self
     }
 
@@ -171,6 +180,7 @@ impl BotBuilder {
             scope: self.scope,
             durability: self.durability,
             turns: self.turns,
+            log_messages: self.log_messages,
             seams: self.seams.unwrap_or_else(|| Seams::system(Arc::new(TokioSpawner))),
             routes: self.routes,
             sends: self.sends,

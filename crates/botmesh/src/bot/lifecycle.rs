@@ -86,8 +86,18 @@ struct Engine {
 
 impl Engine {
     async fn open(bot: &Bot, definition: Definition) -> Result<Self, Error> {
-        let Definition { provider, store, scope, durability, turns: limits, seams, routes, sends, flows } =
-            definition;
+        let Definition {
+            provider,
+            store,
+            scope,
+            durability,
+            turns: limits,
+            log_messages,
+            seams,
+            routes,
+            sends,
+            flows,
+        } = definition;
         let journal = match durability {
             Some(config) => Some(open_journal(config, &scope, &seams).await?),
             None => None,
@@ -101,6 +111,7 @@ impl Engine {
             events: bot.shared.events.clone(),
             metrics: Arc::clone(&bot.shared.metrics),
             journal,
+            log_messages,
             stopping: CancellationToken::new(),
             abort: CancellationToken::new(),
             ended: CancellationToken::new(),

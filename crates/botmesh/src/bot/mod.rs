@@ -38,6 +38,7 @@ struct Definition {
     scope: Scope,
     durability: Option<Durability>,
     turns: TurnsConfig,
+    log_messages: bool,
     seams: Seams,
     routes: Routes,
     sends: SendHooks,
