@@ -3,8 +3,9 @@ use std::sync::{Arc, Mutex};
 
 use botmesh_core::error::{Effect, StoreError, StoreErrorKind};
 use botmesh_core::kv::{Caps, Cursor, Durable, DurableKv, Entry, Expect, Index, Op, Outcome, Range, Version};
+use botmesh_core::time::Timestamp;
 use botmesh_core::{Bytes, async_trait};
-use botmesh_testing::{Fault, LossyKv};
+use botmesh_testing::{Fault, LossyKv, VirtualClock};
 use futures_util::FutureExt;
 
 /// Knows only whether a key was written.
@@ -122,6 +123,15 @@ async fn a_rule_looks_at_the_writes_and_is_used_once() {
     assert!(kv.commit(put("two")).await.is_err());
     assert!(kv.commit(put("two")).await.is_ok());
     assert_eq!((kv.commits(), kv.ops(), kv.reads()), (3, 3, 0));
+}
+
+#[tokio::test]
+async fn the_time_is_that_of_the_clock_it_was_given() {
+    let clock = VirtualClock::at(Timestamp::from_millis(5));
+    assert_eq!(lossy().now().await.unwrap(), None, "the backend has no clock");
+    let kv = lossy().with_clock(Arc::new(clock.clone()));
+    clock.step_wall(2);
+    assert_eq!(kv.scoped("a").now().await.unwrap(), Some(Timestamp::from_millis(7)));
 }
 
 #[tokio::test]
