@@ -207,9 +207,22 @@ impl Context {
     /// # Errors
     /// The backend has none, or it is closed.
     pub fn kv_in(&self, scope: &str) -> Result<Arc<dyn DurableKv>, Failure> {
-        let kv = self.opened()?.kv.as_ref();
-        let kv = kv.ok_or_else(|| Failure::new("the backend holds no journals"))?;
-        Ok(kv.scoped(&self.scope(scope)))
+        Ok(self.unscoped_kv()?.scoped(&self.scope(scope)))
+    }
+
+    /// The key-value store as it was opened, for what chooses scopes of its own: [`bot`](Self::bot) gives one of this
+    /// case.
+    ///
+    /// # Errors
+    /// The backend has none, or it is closed.
+    pub fn unscoped_kv(&self) -> Result<Arc<dyn DurableKv>, Failure> {
+        let kv = self.opened()?.kv.clone();
+        kv.ok_or_else(|| Failure::new("the backend holds no journals"))
+    }
+
+    /// The scope of a bot of this case.
+    pub fn bot(&self, name: &str) -> Scope {
+        Scope { tenant: self.scope(""), ..Scope::bot(name) }
     }
 
     /// The name of a scope of this case.

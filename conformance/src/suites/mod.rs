@@ -1,5 +1,6 @@
 //! The suites, one module each.
 
+mod durability;
 mod kv;
 mod model;
 mod parallel;
@@ -9,5 +10,5 @@ use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite(), store::suite(), model::suite()]
+    vec![kv::suite(), store::suite(), durability::suite(), model::suite()]
 }
