@@ -6,12 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use botmesh_core::coordinator::{Fence, Turn};
 use botmesh_core::error::{Cas, StoreError, StoreErrorKind};
-use botmesh_core::id::{ChatId, ConversationKey, MessageId, ParticipantId};
+use botmesh_core::id::{ChatId, ConversationKey, MessageId, ParticipantId, SessionId};
 use botmesh_core::kv::DurableKv;
 use botmesh_core::scope::Scope;
 use botmesh_core::store::{ChatState, Checkpoint, Direction, LogEntry, LogPosition, Revision, Store};
 use botmesh_core::time::Timestamp;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -26,13 +26,19 @@ const CHECKPOINT_FORMAT: i64 = 1;
 
 const INSERT_CHECKPOINT: &str = "INSERT INTO checkpoints \
      (scope, conversation, chat, participant, revision, fence, session, deadline, format, body) \
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING";
+     VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9) \
+     ON CONFLICT (scope, conversation) DO UPDATE \
+     SET revision = max(revision + 1, excluded.fence), fence = excluded.fence, session = excluded.session, \
+         deadline = excluded.deadline, format = excluded.format, body = excluded.body \
+     WHERE body IS NULL AND revision < 9223372036854775807 RETURNING revision";
 // The rule of `Checkpoint::accepts`, where the row is.
 const UPDATE_CHECKPOINT: &str = "UPDATE checkpoints \
-     SET revision = ?3, fence = ?4, session = ?5, deadline = ?6, format = ?7, body = ?8 \
-     WHERE scope = ?1 AND conversation = ?2 AND revision = ?9 AND (fence < ?4 OR (fence = ?4 AND session = ?5))";
-const DELETE_CHECKPOINT: &str = "DELETE FROM checkpoints \
-     WHERE scope = ?1 AND conversation = ?2 AND revision = ?3 AND (fence < ?4 OR (fence = ?4 AND session = ?5))";
+     SET revision = max(revision + 1, ?4), fence = ?4, session = ?5, deadline = ?6, format = ?7, body = ?8 \
+     WHERE scope = ?1 AND conversation = ?2 AND body IS NOT NULL AND revision = ?3 AND revision < 9223372036854775807 \
+     AND (fence < ?4 OR (fence = ?4 AND session = ?5)) RETURNING revision";
+const CLEAR_CHECKPOINT: &str = "UPDATE checkpoints SET deadline = NULL, body = NULL \
+     WHERE scope = ?1 AND conversation = ?2 AND body IS NOT NULL AND revision = ?3 \
+     AND (fence < ?4 OR (fence = ?4 AND session = ?5))";
 
 /// A bot's state and journals in one SQLite file. Clones are cheap and share the file.
 ///
@@ -185,11 +191,12 @@ impl Store for SqliteStore {
     async fn checkpoint(&self, key: &ConversationKey) -> Result<Option<Checkpoint>, StoreError> {
         let conversation = key.encode();
         self.read(Lane::Rows, "checkpoint", move |reading, scope| {
-            let row: Option<(i64, String)> = reading
-                .statement("SELECT format, body FROM checkpoints WHERE scope = ?1 AND conversation = ?2")?
-                .query_row(params![scope, conversation], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()?;
-            row.map(|(format, body)| read_checkpoint(&conversation, format, &body)).transpose()
+            let mut statement = reading.statement(
+                "SELECT format, body, revision, fence, session FROM checkpoints \
+                 WHERE scope = ?1 AND conversation = ?2 AND body IS NOT NULL",
+            )?;
+            let row = statement.query_row(params![scope, conversation], StoredCheckpoint::of).optional()?;
+            row.map(|row| row.read(&conversation)).transpose()
         })
         .await
     }
@@ -206,23 +213,16 @@ impl Store for SqliteStore {
         let Ok(expected) = expect.map(|revision| i64::try_from(revision.0)).transpose() else {
             return Ok(Cas::Lost);
         };
-        let revision = Revision::next(expect, turn.fence());
-        let stored = i64::try_from(revision.0).map_err(|_| too_far(operation, "revision"))?;
-        let mut written = checkpoint.clone();
-        (written.revision, written.fence, written.session) = (revision, turn.fence(), turn.session().clone());
-        let body = to_json(operation, &written)?;
         let row = CheckpointRow {
             conversation: key.encode(),
             key: key.clone(),
-            revision: stored,
             fence,
-            session: turn.session().as_str().to_owned(),
+            session: turn.session().clone(),
             deadline: checkpoint.deadline.map(Timestamp::as_millis),
-            body,
+            body: checkpoint_body(operation, checkpoint)?,
         };
         self.write(operation, weight(1, row.body.len()), move |tx, scope| {
-            let applied = row.write(tx, scope, expected)?;
-            Ok(if applied { Cas::Applied(revision) } else { Cas::Lost })
+            Ok(row.write(tx, scope, expected)?.map_or(Cas::Lost, Cas::Applied))
         })
         .await
     }
@@ -239,7 +239,7 @@ impl Store for SqliteStore {
         let (conversation, session) = (key.encode(), turn.session().clone());
         self.write(operation, 1, move |tx, scope| {
             let Some(scope) = tx.known_scope(scope)? else { return Ok(Cas::Lost) };
-            let rows = tx.statement(DELETE_CHECKPOINT)?.execute(params![
+            let rows = tx.statement(CLEAR_CHECKPOINT)?.execute(params![
                 scope,
                 conversation,
                 expected,
@@ -320,63 +320,110 @@ fn set_user_value(
     Ok(())
 }
 
-/// A checkpoint as columns.
+/// A checkpoint to be written.
 struct CheckpointRow {
     conversation: String,
     key: ConversationKey,
-    revision: i64,
     fence: i64,
-    session: String,
+    session: SessionId,
     deadline: Option<i64>,
     body: String,
 }
 
 impl CheckpointRow {
-    fn write(&self, tx: &mut Tx<'_>, scope: &Arc<str>, expected: Option<i64>) -> Result<bool, Fault> {
-        let Self { conversation, key, revision, fence, session, deadline, body } = self;
-        let rows = if let Some(expected) = expected {
-            let Some(scope) = tx.known_scope(scope)? else { return Ok(false) };
-            tx.statement(UPDATE_CHECKPOINT)?.execute(params![
-                scope,
-                conversation,
-                revision,
-                fence,
-                session,
-                deadline,
-                CHECKPOINT_FORMAT,
-                body,
-                expected
-            ])?
+    /// Its revision, if it was written.
+    fn write(
+        &self,
+        tx: &mut Tx<'_>,
+        scope: &Arc<str>,
+        expected: Option<i64>,
+    ) -> Result<Option<Revision>, Fault> {
+        let Self { conversation, key, fence, session, deadline, body } = self;
+        let session = session.as_str();
+        let revision: Option<i64> = if let Some(expected) = expected {
+            let Some(scope) = tx.known_scope(scope)? else { return Ok(None) };
+            tx.statement(UPDATE_CHECKPOINT)?
+                .query_row(
+                    params![scope, conversation, expected, fence, session, deadline, CHECKPOINT_FORMAT, body],
+                    |row| row.get(0),
+                )
+                .optional()?
         } else {
             let scope = tx.scope(scope)?;
-            tx.statement(INSERT_CHECKPOINT)?.execute(params![
-                scope,
-                conversation,
-                key.chat.as_str(),
-                key.participant.as_ref().map(ParticipantId::as_str),
-                revision,
-                fence,
-                session,
-                deadline,
-                CHECKPOINT_FORMAT,
-                body
-            ])?
+            let (chat, participant) =
+                (key.chat.as_str(), key.participant.as_ref().map(ParticipantId::as_str));
+            tx.statement(INSERT_CHECKPOINT)?
+                .query_row(
+                    params![
+                        scope,
+                        conversation,
+                        chat,
+                        participant,
+                        fence,
+                        session,
+                        deadline,
+                        CHECKPOINT_FORMAT,
+                        body
+                    ],
+                    |row| row.get(0),
+                )
+                .optional()?
         };
-        Ok(tx.changed(rows))
+        tx.changed(usize::from(revision.is_some()));
+        revision.map(|revision| unsigned(revision, "revision").map(Revision)).transpose()
     }
 }
 
-fn read_checkpoint(conversation: &str, format: i64, body: &str) -> Result<Checkpoint, Fault> {
-    if format > CHECKPOINT_FORMAT {
-        return Err(Fault::own(
-            StoreErrorKind::Incompatible,
-            format!(
-                "the checkpoint of conversation {conversation} has format {format}, and this program knows formats up \
-                 to {CHECKPOINT_FORMAT}; upgrade the program"
-            ),
-        ));
+/// The checkpoint as JSON, without what the columns say.
+fn checkpoint_body(operation: &'static str, checkpoint: &Checkpoint) -> Result<String, StoreError> {
+    let mut body = serde_json::to_value(checkpoint).map_err(|error| not_json(operation, error))?;
+    if let Value::Object(fields) = &mut body {
+        for column in ["revision", "fence", "session"] {
+            fields.remove(column);
+        }
     }
-    from_json(body, &format!("the checkpoint of conversation {conversation}"))
+    to_json(operation, &body)
+}
+
+/// A checkpoint as it was stored.
+struct StoredCheckpoint {
+    format: i64,
+    body: String,
+    revision: i64,
+    fence: i64,
+    session: String,
+}
+
+impl StoredCheckpoint {
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            format: row.get(0)?,
+            body: row.get(1)?,
+            revision: row.get(2)?,
+            fence: row.get(3)?,
+            session: row.get(4)?,
+        })
+    }
+
+    fn read(self, conversation: &str) -> Result<Checkpoint, Fault> {
+        let Self { format, body, revision, fence, session } = self;
+        if format > CHECKPOINT_FORMAT {
+            return Err(Fault::own(
+                StoreErrorKind::Incompatible,
+                format!(
+                    "the checkpoint of conversation {conversation} has format {format}, and this program knows formats \
+                     up to {CHECKPOINT_FORMAT}; upgrade the program"
+                ),
+            ));
+        }
+        let read: Checkpoint = from_json(&body, &format!("the checkpoint of conversation {conversation}"))?;
+        Ok(Checkpoint {
+            revision: Revision(unsigned(revision, "revision")?),
+            fence: Fence(unsigned(fence, "fence")?),
+            session: session.into(),
+            ..read
+        })
+    }
 }
 
 fn append_log(tx: &mut Tx<'_>, scope: &Arc<str>, entries: &[LogEntry]) -> Result<(), Fault> {
@@ -429,7 +476,7 @@ fn log(
             "out" => Direction::Out,
             other => return Err(corrupt(format!("the log has the unknown direction `{other}`"))),
         };
-        let position = u64::try_from(position).map_err(|_| corrupt("the log has a negative position"))?;
+        let position = unsigned(position, "position")?;
         let (at, message) = (Timestamp::from_millis(at), MessageId::from(message));
         Ok((LogPosition(position), LogEntry { chat: chat.clone(), direction, at, message, text }))
     })
@@ -440,11 +487,17 @@ fn corrupt(what: impl Into<String>) -> Fault {
     Fault::own(StoreErrorKind::Corrupt, format!("{}; restore a backup", what.into()))
 }
 
+fn unsigned(number: i64, what: &str) -> Result<u64, Fault> {
+    u64::try_from(number).map_err(|_| corrupt(format!("a stored {what} is negative")))
+}
+
 fn to_json(operation: &'static str, value: &impl Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|error| {
-        StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, "the value cannot be written as JSON")
-            .with_source(error)
-    })
+    serde_json::to_string(value).map_err(|error| not_json(operation, error))
+}
+
+fn not_json(operation: &'static str, error: serde_json::Error) -> StoreError {
+    StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, "the value cannot be written as JSON")
+        .with_source(error)
 }
 
 fn from_json<T: DeserializeOwned>(text: &str, what: &str) -> Result<T, Fault> {
@@ -452,12 +505,10 @@ fn from_json<T: DeserializeOwned>(text: &str, what: &str) -> Result<T, Fault> {
 }
 
 fn stored_fence(operation: &'static str, fence: Fence) -> Result<i64, StoreError> {
-    i64::try_from(fence.0).map_err(|_| too_far(operation, "fence"))
-}
-
-fn too_far(operation: &'static str, what: &str) -> StoreError {
-    let message = format!("the {what} is beyond {}, the largest number of SQLite", i64::MAX);
-    StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, message)
+    i64::try_from(fence.0).map_err(|_| {
+        let message = format!("the fence {} is beyond {}, SQLite's largest number", fence.0, i64::MAX);
+        StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, message)
+    })
 }
 
 #[cfg(test)]

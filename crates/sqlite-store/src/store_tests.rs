@@ -132,8 +132,9 @@ fn a_fence_beyond_the_largest_integer_is_misuse() {
         let last = turn((1 << 63) - 1, "s");
         let set = store.set_checkpoint(&last, &key, None, &checkpoint("x")).await.unwrap();
         assert_eq!(set, Cas::Applied(Revision((1 << 63) - 1)));
+        // There is no number after the last; what cannot be written again is lost, and never wraps.
         let over = store.set_checkpoint(&last, &key, Some(Revision((1 << 63) - 1)), &checkpoint("y")).await;
-        assert_eq!(over.unwrap_err().kind(), StoreErrorKind::Misuse);
+        assert_eq!(over.unwrap(), Cas::Lost);
     });
 }
 
@@ -157,5 +158,33 @@ fn due_checkpoints_come_by_deadline_chat_and_participant() {
         expected.sort();
         let found: Vec<_> = due.into_iter().map(|(key, deadline)| (deadline.as_millis(), key)).collect();
         assert_eq!(found, expected);
+    });
+}
+
+#[test]
+fn revisions_go_on_after_a_clear() {
+    with_store(async |store, path| {
+        let key = ConversationKey::private("ana");
+        let mut last = 0;
+        for fence in [5, 5, 6, 6, 20] {
+            let turn = turn(fence, "s");
+            let mut expect = None;
+            for step in ["a", "b", "c", "d"] {
+                let set = store.set_checkpoint(&turn, &key, expect, &checkpoint(step)).await.unwrap();
+                let revision = set.applied().unwrap();
+                assert!(revision.0 > last && revision.0 >= fence);
+                (last, expect) = (revision.0, Some(revision));
+            }
+            let cleared = store.clear_checkpoint(&turn, &key, Revision(last)).await.unwrap();
+            assert_eq!(cleared, Cas::Applied(()));
+            assert_eq!(store.checkpoint(&key).await.unwrap(), None);
+            let again = store.clear_checkpoint(&turn, &key, Revision(last)).await.unwrap();
+            assert_eq!(again, Cas::Lost);
+            let stale = store.set_checkpoint(&turn, &key, expect, &checkpoint("e")).await.unwrap();
+            assert_eq!(stale, Cas::Lost);
+        }
+        let other = rusqlite::Connection::open(path).unwrap();
+        let rows: i64 = other.query_row("SELECT count(*) FROM checkpoints", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 1);
     });
 }

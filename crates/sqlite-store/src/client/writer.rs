@@ -149,8 +149,9 @@ impl Writer {
     /// Serves writes until the queue is closed, then waits for the readers and empties the log.
     pub(super) fn run(mut self, readers: Readers) {
         let queue = Arc::clone(&self.queue);
-        let taker = queue.taker();
+        // Behind the taker, so that after a panic the queue is closed before the callers learn of it.
         let mut jobs = Vec::new();
+        let taker = queue.taker();
         loop {
             match queue.take(GROUP, self.wal.patience(), &mut jobs) {
                 (Taken::Jobs, weight) => {

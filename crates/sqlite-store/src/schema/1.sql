@@ -44,7 +44,8 @@ CREATE TABLE user_values (
     PRIMARY KEY (scope, user, name)
 ) STRICT, WITHOUT ROWID;
 
--- Where conversations stand: `body` is the checkpoint as JSON, in the layout that `format` numbers.
+-- Where conversations stand: `body` is the checkpoint as JSON, in the layout that `format` numbers. A cleared one has no
+-- body; its row is kept, so that revisions go on where they were.
 CREATE TABLE checkpoints (
     scope INTEGER NOT NULL,
     conversation TEXT NOT NULL,
@@ -55,7 +56,7 @@ CREATE TABLE checkpoints (
     session TEXT NOT NULL,
     deadline INTEGER,
     format INTEGER NOT NULL,
-    body TEXT NOT NULL,
+    body TEXT,
     PRIMARY KEY (scope, conversation)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX checkpoints_due ON checkpoints (scope, deadline, chat, participant) WHERE deadline IS NOT NULL;
