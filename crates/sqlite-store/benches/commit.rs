@@ -134,7 +134,7 @@ fn tables(path: &Path, synchronous: Synchronous) -> Connection {
     conn.execute_batch(&format!(
         "PRAGMA synchronous = {synchronous:?};
          CREATE TABLE durable (key BLOB PRIMARY KEY, version INTEGER, due INTEGER, bucket INTEGER, place INTEGER,
-                               value BLOB) WITHOUT ROWID;
+                               value BLOB);
          CREATE INDEX due ON durable (due, key) WHERE due IS NOT NULL;
          CREATE INDEX list ON durable (bucket, place, key) WHERE bucket IS NOT NULL;"
     ))

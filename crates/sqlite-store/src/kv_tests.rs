@@ -14,10 +14,10 @@ fn database() -> (tempfile::TempDir, Connection) {
 fn every_statement_searches_and_none_sorts() {
     let (_folder, conn) = database();
     let indexed = [
-        (UPDATE, "PRIMARY KEY"),
-        (DELETE, "PRIMARY KEY"),
-        (CURRENT, "PRIMARY KEY"),
-        (GET, "PRIMARY KEY"),
+        (UPDATE, "sqlite_autoindex_durable_1"),
+        (DELETE, "sqlite_autoindex_durable_1"),
+        (CURRENT, "sqlite_autoindex_durable_1"),
+        (GET, "sqlite_autoindex_durable_1"),
         (DUE, "durable_due"),
         (DUE_AFTER, "durable_due"),
         (LIST, "durable_list"),
