@@ -260,7 +260,8 @@ impl Small {
 #[cfg(target_os = "linux")]
 impl Drop for Small {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
+        // Lazily: the thread that writes closes its file a little after its transcript is dropped.
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 
