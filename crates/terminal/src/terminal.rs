@@ -35,7 +35,7 @@ const MAX_CHAT: usize = 512;
 ///
 /// **In a terminal**, there is a prompt with line editing and history. Replies appear above the line that is being
 /// typed. Ctrl-C, and Ctrl-D on an empty line, end the input: [`Provider::run`] returns `Ok`, so that the bot finishes
-/// what it has and stops; its last replies are still shown. Control characters in replies are shown as symbols, so that
+/// what it has and stops; its last replies are still shown. So does closing the terminal, if that does not end the process. Control characters in replies are shown as symbols, so that
 /// no reply can change the screen.
 ///
 /// **When standard input is not a terminal** (or standard output is not, or `TERM` is `dumb`), lines are read as they

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use super::history::{History, MAX_LINES};
 use super::reader::{self, no_thread};
 use super::screen::{Screen, Shared};
+use super::sys;
 use crate::intake::{Feed, Item, rejected};
 use crate::lines::MAX_LINE;
 
@@ -96,6 +97,7 @@ impl Session {
                 Ok(line) if line.trim().is_empty() => continue,
                 Ok(line) => self.typed(line),
                 Err(ReadlineError::Eof | ReadlineError::Interrupted) => break,
+                Err(error) if sys::hung_up(&error) => break,
                 Err(error) => {
                     Err(rejected("the terminal cannot be read; open another one").with_source(error))
                 }

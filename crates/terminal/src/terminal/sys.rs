@@ -3,6 +3,8 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
+use rustyline::error::ReadlineError;
+
 /// Standard output without a buffer, so that a failed write leaves nothing behind that would come out later.
 #[cfg(unix)]
 pub(super) fn stdout() -> Box<dyn Write + Send> {
@@ -24,6 +26,22 @@ pub(super) fn private() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+/// Whether the terminal was closed.
+#[cfg(unix)]
+pub(super) fn hung_up(error: &ReadlineError) -> bool {
+    let code = match error {
+        ReadlineError::Io(error) => error.raw_os_error(),
+        ReadlineError::Errno(error) => Some(*error as i32),
+        _ => None,
+    };
+    code == Some(rustix::io::Errno::IO.raw_os_error())
+}
+
+#[cfg(not(unix))]
+pub(super) fn hung_up(_error: &ReadlineError) -> bool {
+    false
 }
 
 /// How the terminal was set before a line editor changed it.

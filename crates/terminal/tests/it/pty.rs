@@ -16,6 +16,7 @@ use botmesh_core::provider::{AdmitError, Admitted, InboundSink, Provider, SendRe
 use botmesh_core::{CancellationToken, async_trait};
 use botmesh_terminal::Terminal;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 use tempfile::TempDir;
@@ -59,9 +60,9 @@ fn child_with_a_prompt() {
             }
         }
     });
-    block_on(terminal.run(Arc::new(Tell(Mutex::new(stream.try_clone().unwrap()))), stop)).unwrap();
+    let ended = block_on(terminal.run(Arc::new(Tell(Mutex::new(stream.try_clone().unwrap()))), stop));
     let mut stream = stream;
-    writeln!(stream, "ended").unwrap();
+    writeln!(stream, "{}", if ended.is_ok() { "ended" } else { "failed" }).unwrap();
     // Whatever is still to be said, until the test closes the connection.
     answering.unwrap().join().unwrap();
 }
@@ -82,6 +83,8 @@ impl Talk {
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // No other child shall keep it open.
+        fcntl_setfd(&master, FdFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let size = Winsize { ws_row: 24, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
@@ -153,7 +156,14 @@ impl Talk {
     fn finish(mut self) -> (ExitStatus, String) {
         self.commands.shutdown(std::net::Shutdown::Write).unwrap();
         while self.read() {}
-        (self.child.wait().unwrap(), self.screen)
+        (self.child.wait().unwrap(), std::mem::take(&mut self.screen))
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // After a test that failed.
+        let _ = self.child.kill();
     }
 }
 
@@ -250,4 +260,14 @@ fn a_bot_that_stops_by_itself_gives_the_terminal_back() {
     talk.say("the last words");
     talk.wait_for("the last words\r\n");
     assert!(talk.finish().0.success());
+}
+
+#[test]
+fn closing_the_terminal_ends_the_run() {
+    let mut talk = Talk::start();
+    talk.press("one\r");
+    assert_eq!(talk.next_typed(), "one");
+    talk.wait_for("ana> ");
+    talk.keyboard = File::open("/dev/null").unwrap();
+    assert_eq!(talk.next_typed(), "ended");
 }
