@@ -17,7 +17,7 @@ const IOERR_SHMSIZE: i32 = 4874;
 pub(crate) enum Fault {
     /// SQLite's.
     Driver(Arc<rusqlite::Error>),
-    /// Ours, with a message that says all.
+    /// Ours, with what is wrong and what to do; the path is added where it is not named.
     Own { kind: StoreErrorKind, message: String },
 }
 
@@ -72,7 +72,12 @@ impl Fault {
                 StoreError::new(self.kind(), BACKEND, operation, describe(driver, self.kind(), path))
                     .with_source(Arc::clone(driver))
             }
-            Self::Own { kind, message } => StoreError::new(*kind, BACKEND, operation, message.as_str()),
+            Self::Own { kind, message } => {
+                let path = path.display().to_string();
+                let message =
+                    if message.contains(&path) { message.clone() } else { format!("{path}: {message}") };
+                StoreError::new(*kind, BACKEND, operation, message)
+            }
         };
         match effect {
             Effect::None => error,
