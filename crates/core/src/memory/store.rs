@@ -35,6 +35,8 @@ struct Space {
     chats: HashMap<ChatId, ChatState>,
     users: HashMap<ParticipantId, BTreeMap<String, Value>>,
     checkpoints: HashMap<ConversationKey, Checkpoint>,
+    /// The largest revision that was cleared, so that none comes back.
+    cleared: Option<Revision>,
     deadlines: BTreeSet<(Timestamp, ConversationKey)>,
     log: HashMap<ChatId, BTreeMap<LogPosition, LogEntry>>,
 }
@@ -177,7 +179,8 @@ impl Store for MemoryStore {
             if !Checkpoint::accepts(stored, expect, turn) {
                 return Cas::Lost;
             }
-            let revision = Revision::next(stored.map(|stored| stored.revision), turn.fence());
+            let revision =
+                Revision::next(stored.map(|stored| stored.revision).or(space.cleared), turn.fence());
             let row = Checkpoint {
                 revision,
                 fence: turn.fence(),
@@ -200,6 +203,7 @@ impl Store for MemoryStore {
             if !Checkpoint::accepts(stored, Some(expect), turn) {
                 return Cas::Lost;
             }
+            space.cleared = space.cleared.max(Some(expect));
             space.forget_checkpoint(key);
             Cas::Applied(())
         })

@@ -120,7 +120,7 @@ fn check(rule: &str, max_idle_keys: usize, lines: &str) {
 }
 
 #[test]
-fn rules() {
+fn sessions_and_their_tickets() {
     let rows = [
         (
             "R1 the holder is the lowest ticket whose session is alive",
@@ -189,6 +189,15 @@ fn rules() {
              leave z b.0 = true
              leave x a.0 = false",
         ),
+    ];
+    for (rule, lines) in rows {
+        check(rule, DEFAULT_MAX_IDLE_KEYS, lines);
+    }
+}
+
+#[test]
+fn queues_go_on_without_the_dead_and_the_gone() {
+    let rows = [
         (
             "R3 whoever sees a dead head removes it and tells the new one",
             "open a 10
