@@ -51,3 +51,12 @@ pub mod prelude {
         flow, interaction, regex,
     };
 }
+
+/// The pages of the book, so that their code is compiled.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/en/first-bot.md")]
+    mod first_bot {}
+}
