@@ -27,6 +27,9 @@ struct Args {
     /// Append replies to this file: `key<TAB>chat<TAB>text`, one a line
     #[arg(long, value_name = "FILE", requires = "from")]
     to: Option<PathBuf>,
+    /// The name of this process, when several share the data
+    #[arg(long, value_name = "NAME", default_value = "desk")]
+    instance: String,
     /// Whose messages are typed
     #[arg(long, value_name = "NAME", default_value = "you")]
     chat: String,
@@ -132,7 +135,7 @@ async fn cancel(c: Ctx) -> Result {
 async fn run(args: Args) -> Result {
     let store = SqliteStore::open(args.data.join("appointments.db")).await?;
     let bot = Bot::builder()
-        .durability(Durability::new(store.durability()).with_instance_id("desk"))
+        .durability(Durability::new(store.durability()).with_instance_id(args.instance.as_str()))
         .store(store.clone())
         .when(["hi", "hello", "hola"], |c: Ctx| async move { c.reply(format!("Hello! {HELP}")).await })
         .when("book", |c: Ctx| async move { c.enter("booking") })

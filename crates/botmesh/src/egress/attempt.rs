@@ -143,12 +143,14 @@ impl Egress {
         Ok(())
     }
 
-    /// Decides what becomes of a send that a dead process left in flight.
+    /// Decides what becomes of a send that a dead process left in flight. In the chat's lane: the message that it answers
+    /// may be running again, and its next sends must not overtake this one.
     pub(crate) async fn settle_orphan(
         &self,
         open: &OpenJournal,
         orphan: Stored<OutboxRecord>,
     ) -> Result<(), StoreError> {
+        let _lane = self.lanes.enter(&orphan.record.chat).await;
         resolve(&self.world, open, orphan, &ended_in_flight()).await.map(|_| ())
     }
 }

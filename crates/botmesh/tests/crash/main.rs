@@ -1,0 +1,7 @@
+//! The example as a user runs it: a real process on real files, killed, shared and fed with nonsense.
+
+mod child;
+mod desk;
+mod inputs;
+mod kill;
+mod session;
