@@ -20,7 +20,7 @@ use self::queue::Queue;
 pub(crate) use self::reader::Reading;
 use self::writer::WEIGHT_BYTES;
 use self::writer::{Call, Write, Writer};
-pub(crate) use self::writer::{Tx, begin};
+pub(crate) use self::writer::{Tx, begin, patiently};
 use crate::config::SqliteConfig;
 use crate::error::{BACKEND, Fault};
 use crate::schema;

@@ -5,7 +5,7 @@ use std::path::Path;
 use botmesh_core::error::StoreErrorKind;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::client::begin;
+use crate::client::{begin, patiently};
 use crate::config::{SqliteConfig, Synchronous};
 use crate::error::Fault;
 use crate::place;
@@ -47,7 +47,10 @@ fn connect(path: &Path, config: &SqliteConfig, steps: &[&str]) -> Result<Connect
     if conn.is_readonly("main")? {
         return Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(8), None).into());
     }
-    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    // SQLite does not wait by itself while several processes turn a new file into one with a write-ahead log.
+    let mode = patiently(config.busy_timeout, || {
+        Ok(conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?)
+    })?;
     if !mode.eq_ignore_ascii_case("wal") {
         return Err(Fault::own(
             StoreErrorKind::UnsupportedFilesystem,

@@ -191,7 +191,7 @@ impl Journal {
     /// # Errors
     /// The backend's failure.
     pub async fn sessions(&self) -> Result<Sessions, StoreError> {
-        Sessions::load(&self.inner.committer).await
+        Sessions::load(&self.inner.committer, self.owner().instance).await
     }
 
     /// Records of both journals whose next attempt is due, earliest first. Nothing that is not due is read.

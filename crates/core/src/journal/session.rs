@@ -126,12 +126,13 @@ impl Session {
 /// Who was alive at one moment.
 #[derive(Clone, Debug)]
 pub struct Sessions {
+    asker: InstanceId,
     now: Timestamp,
     sessions: HashMap<InstanceId, Stored<SessionRecord>>,
 }
 
 impl Sessions {
-    pub(super) async fn load(committer: &Committer) -> Result<Self, StoreError> {
+    pub(super) async fn load(committer: &Committer, asker: InstanceId) -> Result<Self, StoreError> {
         let now = committer.now().await?;
         let range = Range::List { bucket: BUCKET, from: i64::MIN, until: i64::MAX };
         let mut sessions = HashMap::new();
@@ -142,16 +143,23 @@ impl Sessions {
             sessions.extend(page.records.into_iter().map(|stored| (stored.record.instance.clone(), stored)));
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(Self { now, sessions }),
+                None => return Ok(Self { asker, now, sessions }),
             }
         }
     }
 
-    /// Whether `owner` can no longer finish what it owns: its session ran out, was removed, or belongs to a later start.
+    /// Whether what `owner` left is for the asking process to take over: the owner's session ran out or was removed, or
+    /// the owner is an earlier start of the asker's own instance.
+    ///
+    /// What an earlier start of another living instance left is that instance's: if two processes shared it, the messages
+    /// of one chat would be handled by both, in any order.
     pub fn is_dead(&self, owner: &Owner) -> bool {
         match self.sessions.get(&owner.instance) {
             None => true,
-            Some(Stored { record, .. }) => record.epoch > owner.epoch || record.expires < self.now,
+            Some(Stored { record, .. }) => {
+                let earlier_self = owner.instance == self.asker && record.epoch > owner.epoch;
+                earlier_self || record.expires < self.now
+            }
         }
     }
 

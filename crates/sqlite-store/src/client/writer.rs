@@ -254,10 +254,18 @@ pub(crate) fn begin(conn: &Connection, patience: Duration) -> Result<(), Fault> 
     if !conn.is_autocommit() {
         run_cached(conn, "ROLLBACK")?;
     }
+    patiently(patience, || run_cached(conn, "BEGIN IMMEDIATE"))
+}
+
+/// Tries again, up to `patience`, while another process holds a lock.
+pub(crate) fn patiently<T>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
     let mut waited = Duration::ZERO;
     let mut pause = FIRST_PAUSE;
     loop {
-        match run_cached(conn, "BEGIN IMMEDIATE") {
+        match attempt() {
             Err(fault) if fault.is_busy() && waited < patience => {
                 #[expect(
                     clippy::disallowed_methods,
