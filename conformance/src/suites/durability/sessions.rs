@@ -11,7 +11,7 @@ use crate::{Case, CaseResult, Context, Failure, PASSED};
 
 pub(super) fn cases() -> Vec<Case> {
     cases![
-        a_new_start_orphans_the_old_one_at_once: "a second start of an instance makes the first one dead, and no other",
+        a_new_start_orphans_the_old_one_at_once: "to a second start of an instance the first one is dead; to others the instance goes on",
         a_superseded_process_is_told: "the next beat of the first start says that it was superseded",
         a_superseded_process_completes_nothing: "what the second start adopted the first one can no longer finish",
         what_a_superseded_process_claims_is_orphaned: "a record that the first start still takes is adopted again",
@@ -29,9 +29,11 @@ async fn a_new_start_orphans_the_old_one_at_once(context: &mut Context) -> CaseR
     let (old, other) = (world.start("one").await?, world.start("other").await?);
     let stored = old.insert(old.working(event("1"))).await?;
     let new = world.start("one").await?;
-    let sessions = other.journal.sessions().await?;
+    let sessions = new.journal.sessions().await?;
     ensure!(new.journal.owner().epoch > old.journal.owner().epoch, "the epoch did not grow");
     ensure!(sessions.is_dead(&old.journal.owner()), "the first start is alive");
+    let seen_by_other = other.journal.sessions().await?;
+    ensure!(!seen_by_other.is_dead(&old.journal.owner()), "another instance would share the first start's chats");
     ensure!(!sessions.is_dead(&new.journal.owner()), "the second start is dead");
     ensure!(!sessions.is_dead(&other.journal.owner()), "another instance is dead");
     let owner = new.journal.owner();
