@@ -40,7 +40,6 @@ struct Appointment {
     name: String,
     day: String,
     hour: u8,
-    confirmed: bool,
 }
 
 impl std::fmt::Display for Appointment {
@@ -59,46 +58,33 @@ fn booking() -> Flow<Appointment> {
         })
         .ask("day", "Which day suits you, Monday to Friday?", |booking: &mut Appointment, answer| {
             let day = DAYS.iter().find(|day| answer.is(&[day, &day[..3]]));
-            booking.day =
-                day.ok_or("We are open Monday to Friday. Type a day such as `Tuesday`.")?.to_string();
+            booking.day = day.ok_or("We are open Monday to Friday. Try `Tuesday`.")?.to_string();
             Ok(())
         })
         .ask("hour", "At what hour, from 9 to 17?", |booking: &mut Appointment, answer| {
-            let hour =
-                answer.text().trim_end_matches(":00").parse().ok().filter(|hour| (9..=17).contains(hour));
-            booking.hour =
-                hour.ok_or("We see patients on the hour from 9 to 17. Type a number such as `10`.")?;
+            let hour = answer.text().trim_end_matches(":00").parse().ok();
+            let open = hour.filter(|hour| (9..=17).contains(hour));
+            booking.hour = open.ok_or("We see patients on the hour, from 9 to 17. Try `10`.")?;
             Ok(())
         })
-        .ask(
-            "confirm",
-            |booking: &Appointment| {
-                let buttons = [Button::new("yes", "Yes"), Button::new("no", "No")];
-                Content::text(format!("{booking}. Shall I book it?")).with_buttons(buttons)
-            },
-            |booking: &mut Appointment, answer| {
-                booking.confirmed = answer.is(&["yes", "y", "1"]);
-                if booking.confirmed || answer.is(&["no", "n", "2"]) {
-                    Ok(())
-                } else {
-                    Err("Yes or no?".into())
-                }
-            },
-        )
+        .ask("confirm", confirmation, |_, answer| {
+            if answer.is(&["yes", "y"]) { Ok(()) } else { Err("Yes or no?".into()) }
+        })
         .do_("save", |c| async move {
-            let appointment = c.get(Appointment::clone);
-            if !appointment.confirmed {
-                c.say("Nothing was booked.").await?;
-                return Ok(Step::End);
-            }
             let mut appointments = appointments(c.ctx()).await?;
-            appointments.push(appointment.clone());
+            let new = c.get(Appointment::clone);
+            appointments.push(new.clone());
             c.user().set("appointments", &appointments).await?;
-            c.say(format!("Booked: {appointment}. Number {} in your list.", appointments.len())).await?;
+            c.say(format!("Booked: {new}. Number {} in your list.", appointments.len())).await?;
             Ok(Step::End)
         })
-        .cancel_on(["stop", "cancel"], "All right, nothing was booked.")
+        .cancel_on(["no", "stop", "cancel"], "All right, nothing was booked.")
         .persistent()
+}
+
+fn confirmation(booking: &Appointment) -> Content {
+    let buttons = [Button::new("yes", "Yes"), Button::new("no", "No")];
+    Content::text(format!("{booking}. Shall I book it?")).with_buttons(buttons)
 }
 
 async fn appointments(c: &Ctx) -> Result<Vec<Appointment>> {
@@ -106,15 +92,10 @@ async fn appointments(c: &Ctx) -> Result<Vec<Appointment>> {
 }
 
 async fn list(c: Ctx) -> Result {
-    let lines: Vec<_> =
-        appointments(&c).await?.iter().zip(1..).map(|(one, n)| format!("{n}. {one}")).collect();
-    let none = lines.is_empty();
-    c.reply(if none {
-        "You have no appointments. Write `book` to make one.".into()
-    } else {
-        lines.join("\n")
-    })
-    .await?;
+    let appointments = appointments(&c).await?;
+    let list: Vec<_> = appointments.iter().zip(1..).map(|(one, n)| format!("{n}. {one}")).collect();
+    let none = "You have no appointments. Write `book` to make one.";
+    c.reply(if list.is_empty() { none.to_owned() } else { list.join("\n") }).await?;
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl Desk {
         let text = text.trim();
         match std::mem::replace(&mut self.step, Step::Idle) {
             Step::Idle => self.idle(text),
-            _ if text == "stop" => "All right, nothing was booked.".to_owned(),
+            _ if ["stop", "no"].contains(&text) => "All right, nothing was booked.".to_owned(),
             Step::Name => {
                 self.step = Step::Day { name: text.to_owned() };
                 "Which day suits you, Monday to Friday?".to_owned()
@@ -58,7 +58,7 @@ impl Desk {
                     "FRI" => "Friday",
                     _ => {
                         self.step = Step::Day { name };
-                        return "We are open Monday to Friday. Type a day such as `Tuesday`.".to_owned();
+                        return "We are open Monday to Friday. Try `Tuesday`.".to_owned();
                     }
                 };
                 self.step = Step::Hour { name, day };
@@ -73,15 +73,14 @@ impl Desk {
                 }
                 _ => {
                     self.step = Step::Hour { name, day };
-                    "We see patients on the hour from 9 to 17. Type a number such as `10`.".to_owned()
+                    "We see patients on the hour, from 9 to 17. Try `10`.".to_owned()
                 }
             },
             Step::Confirm { appointment } => match text {
-                "yes" | "Y" | "1" => {
+                "yes" | "Y" => {
                     self.appointments.push(appointment.clone());
                     format!("Booked: {appointment}. Number {} in your list.", self.appointments.len())
                 }
-                "no" => "Nothing was booked.".to_owned(),
                 _ => {
                     self.step = Step::Confirm { appointment };
                     "Yes or no?".to_owned()
