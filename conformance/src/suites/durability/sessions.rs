@@ -33,7 +33,10 @@ async fn a_new_start_orphans_the_old_one_at_once(context: &mut Context) -> CaseR
     ensure!(new.journal.owner().epoch > old.journal.owner().epoch, "the epoch did not grow");
     ensure!(sessions.is_dead(&old.journal.owner()), "the first start is alive");
     let seen_by_other = other.journal.sessions().await?;
-    ensure!(!seen_by_other.is_dead(&old.journal.owner()), "another instance would share the first start's chats");
+    ensure!(
+        !seen_by_other.is_dead(&old.journal.owner()),
+        "another instance would share the first start's chats"
+    );
     ensure!(!sessions.is_dead(&new.journal.owner()), "the second start is dead");
     ensure!(!sessions.is_dead(&other.journal.owner()), "another instance is dead");
     let owner = new.journal.owner();
