@@ -1,0 +1,185 @@
+//! The bare program: the same rows in the same tables with the same bytes, and nothing else.
+//!
+//! One chat is one thread that makes its three commits itself. Several chats are tasks beside one thread that writes:
+//! it takes everything that waits into one transaction.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use botmesh::core::store::Store;
+use botmesh_sqlite_store::SqliteStore;
+use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
+
+use crate::bot::{RuntimeKind, spawn};
+use crate::host::now;
+use crate::load::{Measured, Phase, WARM_UP};
+use crate::message::{Template, Write, keys};
+
+/// As many writes share a transaction at most as in the store.
+const GROUP: usize = 1024;
+
+const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value) \
+     VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+const UPDATE: &str = "UPDATE durable SET version = ?2, due = ?3, bucket = ?4, place = ?5, value = ?6 \
+     WHERE scope = 1 AND key = ?1 AND version = ?7";
+
+/// One round of `chats` chats for `length`.
+pub(crate) fn run(file: &Path, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
+    let mut writer = Writer::open(file);
+    match chats {
+        1 => alone(&mut writer, template, length),
+        chats => together(writer, template, chats, length),
+    }
+}
+
+struct Writer {
+    conn: Connection,
+    version: i64,
+}
+
+/// One commit of one message.
+struct Call {
+    keys: Arc<[String; 2]>,
+    /// The versions that the journals' records have.
+    versions: [i64; 2],
+    commit: usize,
+    reply: oneshot::Sender<[i64; 2]>,
+}
+
+impl Writer {
+    /// On the tables that the store makes.
+    fn open(file: &Path) -> Self {
+        RuntimeKind::Current.build().block_on(async {
+            let store = SqliteStore::open(file).await.unwrap();
+            store.close().await.unwrap();
+        });
+        let conn = Connection::open(file).unwrap();
+        let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        conn.execute_batch("PRAGMA synchronous = FULL").unwrap();
+        Self { conn, version: 0 }
+    }
+
+    fn execute(&self, sql: &str) {
+        self.conn.prepare_cached(sql).unwrap().execute([]).unwrap();
+    }
+
+    fn apply(&mut self, writes: &[Write], keys: &[String; 2], versions: &mut [i64; 2]) {
+        for Write { journal, insert, value, index } in writes {
+            self.version += 1;
+            let (key, expected) = (keys[*journal].as_bytes(), versions[*journal]);
+            let due = index.due.map(|due| due.as_millis());
+            let (bucket, place) = index.list.unzip();
+            let rows = match insert {
+                true => self.conn.prepare_cached(INSERT).unwrap().execute(params![
+                    key,
+                    self.version,
+                    due,
+                    bucket,
+                    place,
+                    &value[..]
+                ]),
+                false => self.conn.prepare_cached(UPDATE).unwrap().execute(params![
+                    key,
+                    self.version,
+                    due,
+                    bucket,
+                    place,
+                    &value[..],
+                    expected
+                ]),
+            };
+            assert_eq!(rows.unwrap(), 1, "every write finds what it expects");
+            versions[*journal] = self.version;
+        }
+    }
+
+    fn serve(mut self, template: &Template, calls: &Receiver<Call>) {
+        let mut group = Vec::new();
+        while let Ok(first) = calls.recv() {
+            group.push(first);
+            group.extend(calls.try_iter().take(GROUP - 1));
+            self.execute("BEGIN IMMEDIATE");
+            for call in &mut group {
+                self.apply(&template.commits[call.commit], &call.keys, &mut call.versions);
+            }
+            self.execute("COMMIT");
+            for call in group.drain(..) {
+                // The chat may have stopped.
+                let _ = call.reply.send(call.versions);
+            }
+        }
+    }
+}
+
+fn alone(writer: &mut Writer, template: &Template, length: Duration) -> Measured {
+    let mut cycles = Vec::new();
+    let started = now();
+    let mut measuring: Option<Instant> = None;
+    for number in 0.. {
+        let begun = now();
+        if measuring.is_none() && begun - started >= WARM_UP {
+            measuring = Some(begun);
+        }
+        if measuring.is_some_and(|measuring| begun - measuring >= length) {
+            break;
+        }
+        let (keys, mut versions) = (keys(0, number), [0; 2]);
+        for writes in &template.commits {
+            writer.execute("BEGIN IMMEDIATE");
+            writer.apply(writes, &keys, &mut versions);
+            writer.execute("COMMIT");
+        }
+        if measuring.is_some() {
+            cycles.push(begun.elapsed());
+        }
+    }
+    Measured::new(cycles, measuring.unwrap().elapsed())
+}
+
+fn together(writer: Writer, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
+    let (calls, waiting) = channel();
+    let templates = Arc::clone(template);
+    let serve = move || writer.serve(&templates, &waiting);
+    let thread = thread::Builder::new().name("bare-writer".to_owned()).spawn(serve).unwrap();
+    let runtime = RuntimeKind::Current.build();
+    let commits = template.commits.len();
+    let measured = runtime.block_on(async move {
+        let phase = Arc::new(Phase::default());
+        let tasks = (0..chats).map(|chat| spawn(talk(calls.clone(), Arc::clone(&phase), chat, commits)));
+        let tasks: Vec<_> = tasks.collect();
+        drop(calls);
+        let (elapsed, _) = phase.run(length, || ()).await;
+        let mut cycles = Vec::new();
+        for task in tasks {
+            cycles.extend(task.await.unwrap());
+        }
+        Measured::new(cycles, elapsed)
+    });
+    thread.join().unwrap();
+    measured
+}
+
+async fn talk(calls: Sender<Call>, phase: Arc<Phase>, chat: u32, commits: usize) -> Vec<Duration> {
+    let mut cycles = Vec::new();
+    for number in 0.. {
+        if phase.is_over() {
+            break;
+        }
+        let begun = now();
+        let (keys, mut versions) = (Arc::new(keys(chat, number)), [0; 2]);
+        for commit in 0..commits {
+            let (reply, answer) = oneshot::channel();
+            calls.send(Call { keys: Arc::clone(&keys), versions, commit, reply }).unwrap();
+            versions = answer.await.unwrap();
+        }
+        if phase.is_measuring() {
+            cycles.push(begun.elapsed());
+        }
+    }
+    cycles
+}

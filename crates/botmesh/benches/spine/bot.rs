@@ -1,0 +1,167 @@
+//! A running bot with a channel that does nothing.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use botmesh::core::CancellationToken;
+use botmesh::core::error::ChannelError;
+use botmesh::core::kv::DurableKv;
+use botmesh::core::memory::MemoryKv;
+use botmesh::core::provider::{
+    Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest,
+};
+use botmesh::core::store::Store;
+use botmesh::{Bot, Ctx, Durability};
+use botmesh_sqlite_store::SqliteStore;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::message::{self, ANSWERED};
+use crate::probe::Probe;
+
+/// Where the journals are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Backend {
+    Memory,
+    Sqlite,
+}
+
+impl Backend {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+/// What runs the bot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RuntimeKind {
+    /// One thread.
+    Current,
+    /// One thread for each core.
+    Multi,
+}
+
+impl RuntimeKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Current => "current",
+            Self::Multi => "multi",
+        }
+    }
+
+    pub(crate) fn build(self) -> Runtime {
+        match self {
+            Self::Current => Builder::new_current_thread().enable_all().build().unwrap(),
+            Self::Multi => Builder::new_multi_thread().enable_all().build().unwrap(),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the load comes from outside of the bot and its spawner")]
+pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(task)
+}
+
+/// A bot that answers everything, and the way in.
+pub(crate) struct Running {
+    bot: Bot,
+    task: JoinHandle<botmesh::Result>,
+    sink: Arc<dyn InboundSink>,
+    store: Option<SqliteStore>,
+    pub(crate) probe: Arc<Probe>,
+}
+
+impl Running {
+    pub(crate) async fn start(backend: Backend, file: &Path, lanes: u32) -> Self {
+        let probe = Probe::new(lanes);
+        let mut builder = Bot::builder();
+        let mut store = None;
+        let kv: Arc<dyn DurableKv> = match backend {
+            Backend::Memory => Arc::new(MemoryKv::new()),
+            Backend::Sqlite => {
+                let opened = SqliteStore::open(file).await.unwrap();
+                builder = builder.store(opened.clone());
+                let kv = opened.durability();
+                store = Some(opened);
+                kv
+            }
+        };
+        let (open, opened) = oneshot::channel();
+        let (connected, connection) = watch::channel(ConnectionState::Open);
+        let channel = NoChannel { open: Mutex::new(Some(open)), connection, _connected: connected };
+        let bot = builder
+            .provider(channel)
+            .durability(Durability::new(probe.watch(kv)))
+            .otherwise(async |c: Ctx| c.reply(ANSWERED).await)
+            .build()
+            .unwrap();
+        let run = bot.clone();
+        let task = spawn(async move { run.run().await });
+        Self { bot, task, sink: opened.await.unwrap(), store, probe }
+    }
+
+    /// One message, until it is done.
+    pub(crate) async fn cycle(&self, chat: u32, number: u64) {
+        cycle(&*self.sink, &self.probe, chat, number).await;
+    }
+
+    pub(crate) fn sink(&self) -> Arc<dyn InboundSink> {
+        Arc::clone(&self.sink)
+    }
+
+    pub(crate) async fn stop(self) {
+        self.bot.stop();
+        self.task.await.unwrap().unwrap();
+        if let Some(store) = self.store {
+            store.close().await.unwrap();
+        }
+    }
+}
+
+/// Admits a message and waits until it is done.
+pub(crate) async fn cycle(sink: &dyn InboundSink, probe: &Probe, chat: u32, number: u64) {
+    let admitted = sink.admit(message::inbound(chat, number)).await.unwrap();
+    assert!(!admitted.duplicate, "each message is new");
+    probe.done(chat).await;
+}
+
+/// Takes every message at once.
+struct NoChannel {
+    open: Mutex<Option<oneshot::Sender<Arc<dyn InboundSink>>>>,
+    connection: watch::Receiver<ConnectionState>,
+    _connected: watch::Sender<ConnectionState>,
+}
+
+#[async_trait]
+impl Provider for NoChannel {
+    fn id(&self) -> &str {
+        "none"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.connection.clone()
+    }
+
+    async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(open) = open {
+            // Whoever started the bot waits for it.
+            let _ = open.send(sink);
+        }
+        stop.cancelled().await;
+        Ok(())
+    }
+
+    async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        Ok(SendReceipt { message: request.chat.as_str().into() })
+    }
+}

@@ -1,0 +1,96 @@
+//! The full durable cycle of a message, beside a bare program that makes the same three commits on the same disk.
+//!
+//! A cycle begins when the channel calls `admit` and ends when the commit returned that makes the message done: the
+//! inbound record is durable, the handler ran, its reply is durable, the channel took it, and "sent" and "done" are
+//! durable. Each chat admits its next message when it learns of that, so that N chats are N messages in flight.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to report")]
+
+mod bare;
+mod bot;
+mod host;
+mod load;
+mod message;
+mod probe;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::bot::{Backend, RuntimeKind};
+use crate::load::{Cell, Plan};
+use crate::report::Report;
+
+/// How often each program runs; the programs take turns, so that a noisy machine disturbs all of them.
+const ROUNDS: u32 = 5;
+
+/// Measure the full durable cycle of a message: admit, journal, handler, one reply journaled, sent, done
+#[derive(Parser)]
+#[command(name = "cargo xtask bench spine --")]
+struct Args {
+    /// Measured seconds for each program and setting, in 5 rounds
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    seconds: f64,
+    /// How many chats write at the same time
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 256], value_parser = clap::value_parser!(u32).range(1..=4096))]
+    chats: Vec<u32>,
+    /// Where the journals are
+    #[arg(long, value_delimiter = ',', default_values = ["memory", "sqlite"])]
+    backend: Vec<Backend>,
+    /// Which Tokio runtime; both if it is not given
+    #[arg(long, value_delimiter = ',', default_values = ["current", "multi"], hide_default_value = true)]
+    runtime: Vec<RuntimeKind>,
+    /// Write the figures to a file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Cargo says it to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.5..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.5 to 3600".to_owned()),
+    }
+}
+
+fn main() {
+    let args = Args::parse();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let template = message::capture();
+    let mut report = Report::new(&template, args.seconds, ROUNDS);
+    report.print_heading();
+    if args.backend.contains(&Backend::Sqlite) {
+        // First, while the process is small: memory that was freed before would hide what is needed now.
+        report.add_idle(load::idle_chats(&folder.path().join("idle.db")));
+    }
+    let plan = Plan {
+        rounds: ROUNDS,
+        round: Duration::from_secs_f64(args.seconds / f64::from(ROUNDS)),
+        folder: folder.path().to_owned(),
+    };
+    for &backend in &args.backend {
+        for &chats in &args.chats {
+            let cells: Vec<Cell> =
+                args.runtime.iter().map(|&runtime| Cell { backend, runtime, chats }).collect();
+            let (bare, measured) = plan.compare(&cells, &template);
+            report.add_cells(&bare, measured);
+        }
+    }
+    for &backend in &args.backend {
+        for &chats in &args.chats {
+            report.add_allocations(backend, chats, load::allocations(backend, chats, folder.path()));
+        }
+    }
+    report.print_findings();
+    if let Some(path) = &args.json {
+        if let Err(error) = std::fs::write(path, report.json()) {
+            eprintln!("error: {} cannot be written: {error}", path.display());
+            std::process::exit(1);
+        }
+        println!("\nwritten to {}", path.display());
+    }
+}
