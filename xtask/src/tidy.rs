@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 ///
 ///   crate edges   who may depend on whom; internal names, paths and versions agree
 ///   module edges  what core, the stores, the channels and the folders of the runtime may name
-///   manifests     package name, description, readme, changelog, [lints] workspace = true
+///   manifests     package name, description, readme, changelog, lints of the workspace
 ///   lengths       600 lines a file, 70 a function (120 in tests)
 ///   leftovers     `allow` attributes, paths of somebody's machine
 #[derive(clap::Args)]
