@@ -71,6 +71,6 @@ impl Error for TranscriptError {
 
 impl From<TranscriptError> for ChannelError {
     fn from(error: TranscriptError) -> Self {
-        ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, error.to_string()).with_source(error)
+        ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, error.to_string())
     }
 }

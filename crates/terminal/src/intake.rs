@@ -136,7 +136,7 @@ impl<T> Claim<'_, T> {
                     return Err(ChannelError::new(
                         ErrorClass::Transient,
                         Phase::NotWritten,
-                        error.to_string(),
+                        format!("event {event} was not taken over"),
                     )
                     .with_source(error));
                 }

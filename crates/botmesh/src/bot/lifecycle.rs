@@ -166,7 +166,11 @@ impl Engine {
         // Without an inbox, what waits would be lost; and a source that ended wants its answers.
         let finish_all = world.journal.is_none() || matches!(over, Over::SourceEnded | Over::Failed(_));
         if finish_all && !matches!(over, Over::Superseded) {
-            self.within(limits.stop_timeout, finish_all, idle()).await;
+            let finished = async {
+                self.intake.recovered().await;
+                idle().await;
+            };
+            self.within(limits.stop_timeout, finish_all, finished).await;
         }
         world.stopping.cancel();
         world.tracker.close();

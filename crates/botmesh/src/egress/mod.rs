@@ -7,7 +7,7 @@ mod scope;
 use std::sync::Arc;
 
 use crate::bot::OnDiverged;
-use crate::core::content::Content;
+use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
 use crate::core::error::{Cas, SendError};
 use crate::core::id::{ChatId, MessageId, SendKey};
@@ -264,9 +264,12 @@ fn dead(record: &OutboxRecord) -> SendError {
 
 /// The size of the content as JSON, if it is larger than `max`.
 fn oversized(content: &Content, max: usize) -> Option<usize> {
-    // Texts at most double when escaped six-fold they cannot reach the bound, so most contents are not measured.
-    if content.readable_text().len() * 6 + content.buttons.len() * 1024 < max / 2
-        && content.buttons.len() < 64
+    /// JSON writes a byte of text in at most this many, as in `\u0000`.
+    const MAX_GROWTH: usize = 6;
+    const ENVELOPE: usize = 100;
+    if let ContentBody::Text { text } = &content.body
+        && content.buttons.is_empty()
+        && text.len() * MAX_GROWTH + ENVELOPE <= max
     {
         return None;
     }

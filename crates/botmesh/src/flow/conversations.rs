@@ -334,6 +334,7 @@ impl<'a> Saver<'a> {
         deadline: Option<Timestamp>,
     ) -> Result<Revision, Stopped> {
         let scope = self.ctx.scope();
+        scope.turn().check().map_err(|_| Stopped::Superseded)?;
         let persistent = self.flow.is_persistent();
         let checkpoint = Checkpoint {
             flow: self.flow.name().to_owned(),

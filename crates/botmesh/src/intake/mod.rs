@@ -41,9 +41,24 @@ impl Intake {
         self.recovered.cancel();
     }
 
-    /// Takes an unfinished record up again; it must be queued and owned by this process. Waits while there is no room.
+    /// Returns when everything unfinished is queued again.
+    pub(crate) async fn recovered(&self) {
+        self.recovered.cancelled().await;
+    }
+
+    /// A share of the backlog; waits while there is none, unless the bot stops.
+    async fn room(&self) -> Result<OwnedSemaphorePermit, AdmitError> {
+        tokio::select! {
+            biased;
+            () = self.world.stopping.cancelled() => Err(AdmitError::Stopping),
+            permit = Arc::clone(&self.backlog).acquire_owned() => permit.map_err(|_| AdmitError::Stopping),
+        }
+    }
+
+    /// Takes an unfinished record up again; it must be queued and owned by this process. Waits while there is no room. If
+    /// the bot stops meanwhile, the record is left to the next start.
     pub(crate) async fn readmit(&self, stored: Stored<InboxRecord>) {
-        let Ok(permit) = Arc::clone(&self.backlog).acquire_owned().await else { return };
+        let Ok(permit) = self.room().await else { return };
         let slot = self.turns.reserve(stored.record.inbound.conversation());
         self.world.metrics.inbound_replayed.increment();
         let inbound = Arc::clone(&stored.record.inbound);
@@ -109,15 +124,12 @@ impl Intake {
 impl InboundSink for Intake {
     async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
         check_ids(&inbound)?;
-        let room = async {
-            self.recovered.cancelled().await;
-            Arc::clone(&self.backlog).acquire_owned().await
-        };
-        let permit = tokio::select! {
+        tokio::select! {
             biased;
             () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
-            permit = room => permit.map_err(|_| AdmitError::Stopping)?,
-        };
+            () = self.recovered() => {}
+        }
+        let permit = self.room().await?;
         match &self.world.journal {
             None => Ok(self.admit_to_memory(inbound, permit).await),
             Some(open) => self.admit_to_inbox(open, inbound, permit).await,
