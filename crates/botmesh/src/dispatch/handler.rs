@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+
 use super::Ctx;
 use crate::Error;
 use crate::egress::Boxed;
@@ -38,8 +40,8 @@ where
     Fut::Output: IntoOutcome,
 {
     fn call(&self, ctx: Ctx) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        let answer = self(ctx);
-        Box::pin(async move { answer.await.into_outcome() })
+        // Not an `async` block: that would hold the future twice.
+        Box::pin(self(ctx).map(IntoOutcome::into_outcome))
     }
 }
 

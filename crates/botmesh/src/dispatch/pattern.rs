@@ -1,3 +1,4 @@
+use std::cell::OnceCell;
 use std::fmt;
 
 use regex::Regex;
@@ -162,7 +163,7 @@ impl Pattern {
     /// The arguments for the handler, if the message matches.
     pub(super) fn matches(&self, subject: &Subject<'_>) -> Option<Vec<String>> {
         match self {
-            Self::Text(texts) => (subject.is_text() && texts.contains(&subject.folded)).then(Vec::new),
+            Self::Text(texts) => (subject.is_text() && texts.contains(subject.folded())).then(Vec::new),
             Self::Regex(regex) => {
                 let groups = subject.is_text().then(|| regex.captures(subject.text)).flatten()?;
                 Some(
@@ -238,13 +239,18 @@ pub(crate) fn fold(text: &str) -> String {
 pub(super) struct Subject<'a> {
     inbound: &'a Inbound,
     text: &'a str,
-    folded: String,
+    /// Made when the first pattern asks for it.
+    folded: OnceCell<String>,
     username: Option<&'a str>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(inbound: &'a Inbound, text: &'a str, username: Option<&'a str>) -> Self {
-        Self { inbound, text, folded: fold(text), username }
+        Self { inbound, text, folded: OnceCell::new(), username }
+    }
+
+    fn folded(&self) -> &String {
+        self.folded.get_or_init(|| fold(self.text))
     }
 
     /// Whether the message says something in words; edits and events do not count.

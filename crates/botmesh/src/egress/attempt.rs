@@ -97,7 +97,8 @@ impl Egress {
                 scope.turn().check()?;
             }
             attempted = match self.start_attempt(open, &waiting).await? {
-                Some(started) => self.attempt(open, scope, started).await?,
+                // Apart, because it is seldom: a send that arrives at once needs less memory.
+                Some(started) => Box::pin(self.attempt(open, scope, started)).await?,
                 None => Attempted::Lost,
             };
         }
@@ -120,8 +121,10 @@ impl Egress {
         in_flight.answered();
         match result {
             Ok(receipt) => record_sent(&self.world, open, scope, started, receipt).await,
-            Err(error) if error.phase == Phase::Unknown => resolve(&self.world, open, started, &error).await,
-            Err(error) => record_failure(&self.world, open, started, &error, None).await,
+            Err(error) if error.phase == Phase::Unknown => {
+                Box::pin(resolve(&self.world, open, started, &error)).await
+            }
+            Err(error) => Box::pin(record_failure(&self.world, open, started, &error, None)).await,
         }
     }
 

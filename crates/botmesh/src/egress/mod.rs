@@ -164,7 +164,7 @@ impl Egress {
                 Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
                     // Once only: without a fingerprint, nothing diverges.
                     Some(key) => send = Send { key, fingerprint: None, ..send },
-                    None => return self.answer(open, scope, stored).await,
+                    None => return Box::pin(self.answer(open, scope, stored)).await,
                 },
             }
         }
@@ -192,7 +192,9 @@ impl Egress {
             return Ok(Begun::Bypassed(sent));
         }
         let now = self.world.now();
-        let send = Send { content, ..send.clone() };
+        let Send { key, chat, fingerprint, source, .. } = send;
+        let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
+        let send = Send { key, chat, content, fingerprint: *fingerprint, source };
         let record = OutboxRecord::in_flight(send, open.journal.next_order(now), open.journal.owner(), now);
         let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
         changes.push(Change::insert(&record));

@@ -1,4 +1,4 @@
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -124,9 +124,8 @@ impl TurnScope {
     }
 
     /// Runs the turn's work. Whenever it waits for something, what was deferred is committed in the background.
-    pub(crate) async fn drive<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        std::future::poll_fn(|context| {
+    pub(crate) fn drive<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> impl Future<Output = T> {
+        std::future::poll_fn(move |context| {
             self.driver.register(context.waker());
             match work.as_mut().poll(context) {
                 Poll::Ready(value) => Poll::Ready(value),
@@ -136,6 +135,5 @@ impl TurnScope {
                 }
             }
         })
-        .await
     }
 }

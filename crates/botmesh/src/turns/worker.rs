@@ -1,5 +1,6 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -151,11 +152,14 @@ impl Turns {
         let span = tracing::info_span!("message", record = base.as_deref(), chat = %work.inbound.chat);
         let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay);
         let scope = Arc::new(scope);
-        let handling = AssertUnwindSafe(self.dispatcher.handle(&scope, &work)).catch_unwind();
-        let handled = tokio::select! {
-            biased;
-            handled = scope.drive(handling.instrument(span)) => handled.unwrap_or_else(|panic| self.panicked(&*panic)),
-            () = self.world.abort.cancelled() => Handled { verdict: Verdict::Released, ended: None },
+        let handled = {
+            let handling = AssertUnwindSafe(self.dispatcher.handle(&scope, &work)).catch_unwind();
+            let handling = pin!(handling.instrument(span));
+            tokio::select! {
+                biased;
+                handled = scope.drive(handling) => handled.unwrap_or_else(|panic| self.panicked(&*panic)),
+                () = self.world.abort.cancelled() => Handled { verdict: Verdict::Released, ended: None },
+            }
         };
         let mut verdict = handled.verdict;
         if scope.journal_failed() {
