@@ -69,8 +69,14 @@ impl Bot {
             Over::Asked | Over::SourceEnded => Ok(()),
             Over::Failed(error) => Err(error.into()),
             Over::Superseded => {
-                Err("another process runs under the same instance id; give each process an id of its own"
-                    .into())
+                let journal = engine.world.journal.as_ref();
+                let instance =
+                    journal.map_or_else(String::new, |open| open.journal.owner().instance.to_string());
+                Err(format!(
+                    "another process started under this one's instance id `{instance}`; give each process an instance \
+                     id of its own"
+                )
+                .into())
             }
         }
     }
