@@ -11,17 +11,30 @@ use botmesh::core::time::{Clock, SystemClock};
 /// How long a child may take for anything before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The example's binary, which cargo builds before the package's tests.
+const BUILD: &str = "build it with `cargo build -p botmesh --example appointments`";
+
+/// The example's binary. Cargo builds it before the package's tests, but not if only some of the tests are asked for.
 pub(crate) fn example() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
     let profile =
         test.parent().and_then(Path::parent).expect("the test lies in `deps` of the profile's folder");
     let example = profile.join("examples/appointments");
-    assert!(
-        example.exists(),
-        "the example is missing; build it with `cargo build -p botmesh --example appointments`"
-    );
+    assert!(example.exists(), "the example is missing; {BUILD}");
+    if let Some(source) = newer_source(&example, &test) {
+        panic!("the example is older than {source}; {BUILD}");
+    }
     example
+}
+
+/// A source that was changed after the example was built, and before these tests were.
+fn newer_source(example: &Path, test: &Path) -> Option<String> {
+    let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let (example_built, test_built) = (modified(example)?, modified(test)?);
+    let sources = fs::read_to_string(example.with_extension("d")).ok()?;
+    let is_newer = |source: &&str| {
+        modified(Path::new(source)).is_some_and(|changed| changed > example_built && changed < test_built)
+    };
+    sources.split_whitespace().skip(1).find(is_newer).map(str::to_owned)
 }
 
 /// A folder with the files of one desk.
@@ -72,6 +85,23 @@ impl Place {
         fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
 
+    /// The bytes of a file, none if it is missing.
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_default()
+    }
+
+    /// Writes a transcript to read.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).expect("the transcript can be written");
+    }
+
+    /// Runs a child until it ends well.
+    pub(crate) fn succeed(&self, command: &mut Command) {
+        let mut child = command.spawn().expect("the example starts");
+        let status = self.wait(&mut child);
+        assert!(status.success(), "{status}\n{}", self.complaints());
+    }
+
     /// The replies so far: key, chat and text. A line that is still being written is not among them.
     pub(crate) fn replies(&self, to: &str) -> Vec<(String, String, String)> {
         let written = fs::read_to_string(self.path(to)).unwrap_or_default();
@@ -87,7 +117,7 @@ impl Place {
     }
 
     pub(crate) fn reply_count(&self, to: &str) -> usize {
-        fs::read(self.path(to)).unwrap_or_default().iter().filter(|&&byte| byte == b'\n').count()
+        self.bytes(to).iter().filter(|&&byte| byte == b'\n').count()
     }
 
     /// Polls until `condition` gives something.
@@ -109,6 +139,16 @@ impl Place {
     /// Waits until the child ends.
     pub(crate) fn wait(&self, child: &mut Child) -> ExitStatus {
         self.wait_for("the end of the child", || child.try_wait().expect("the child can be waited for"))
+    }
+}
+
+/// What is left of a failure can be looked at.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.folder.disable_cleanup(true);
+            println!("its files are kept in {}", self.folder.path().display());
+        }
     }
 }
 

@@ -2,6 +2,10 @@
 
 mod child;
 mod desk;
+mod disk;
 mod inputs;
 mod kill;
+mod script;
 mod session;
+mod shared;
+mod signals;

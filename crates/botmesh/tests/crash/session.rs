@@ -1,35 +1,44 @@
 //! A person at the desk, through pipes.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::child::Place;
 
-struct Session {
-    child: Child,
+/// The example with its input and output piped.
+pub(crate) struct Session {
+    pub(crate) child: Child,
     replies: BufReader<ChildStdout>,
 }
 
 impl Session {
-    fn start(place: &Place) -> Self {
+    pub(crate) fn start(place: &Place) -> Self {
         let mut child = place.command().stdin(Stdio::piped()).spawn().expect("the example starts");
         let replies = BufReader::new(child.stdout.take().expect("the output is piped"));
         Self { child, replies }
     }
 
-    fn say(&mut self, text: &str) {
+    pub(crate) fn say(&mut self, text: &str) {
         let input = self.child.stdin.as_mut().expect("the input is piped");
         writeln!(input, "{text}").and_then(|()| input.flush()).expect("the desk reads");
     }
 
-    fn reply(&mut self) -> String {
+    pub(crate) fn reply(&mut self) -> String {
         let mut line = String::new();
         self.replies.read_line(&mut line).expect("the desk writes");
         line.trim_end().to_owned()
     }
 
-    fn signal(&self, signal: &str) {
+    /// Ends the input, and returns what is still said until the output ends.
+    pub(crate) fn rest(&mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.replies.read_to_string(&mut rest).expect("the desk writes text");
+        rest
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
         assert!(status.is_ok_and(|status| status.success()), "the signal cannot be sent");
     }
@@ -38,13 +47,18 @@ impl Session {
 #[test]
 fn the_first_message_is_answered_within_a_second_of_start() {
     let place = Place::new();
-    let mut session = Session::start(&place);
-    let start = place.elapsed();
-    session.say("hi");
-    assert!(session.reply().starts_with("Hello!"));
-    assert!(place.elapsed() - start < Duration::from_secs(1), "it took {:?}", place.elapsed() - start);
-    drop(session.child.stdin.take());
-    assert!(place.wait(&mut session.child).success());
+    // On a new database, and on one that is there.
+    for _ in 0..2 {
+        let start = place.elapsed();
+        let mut session = Session::start(&place);
+        session.say("hi");
+        assert!(session.reply().starts_with("Hello!"));
+        let took = place.elapsed() - start;
+        println!("the first reply came after {took:.1?}");
+        assert!(took < Duration::from_secs(1), "the first reply came after {took:.1?}");
+        assert_eq!(session.rest(), "");
+        assert!(place.wait(&mut session.child).success());
+    }
 }
 
 #[test]
@@ -65,21 +79,13 @@ fn killed_in_the_middle_of_a_booking_it_goes_on_where_it_was() {
 }
 
 #[test]
-fn asked_to_end_it_finishes_and_ends_well() {
-    for signal in ["INT", "TERM"] {
-        let place = Place::new();
-        let mut session = Session::start(&place);
-        session.say("hi");
-        assert!(session.reply().starts_with("Hello!"));
-        session.signal(signal);
-        let status = place.wait(&mut session.child);
-        assert!(status.success(), "{signal}: {status}\n{}", place.complaints());
-        let mut session = Session::start(&place);
-        session.say("list");
-        assert!(session.reply().starts_with("You have no appointments."));
-        drop(session.child.stdin.take());
-        assert!(place.wait(&mut session.child).success());
-    }
+fn the_end_of_the_input_waits_for_every_answer() {
+    const LINES: usize = 300;
+    let place = Place::new();
+    let mut session = Session::start(&place);
+    session.say(&vec!["hi"; LINES].join("\n"));
+    assert_eq!(session.rest().lines().filter(|line| line.starts_with("Hello!")).count(), LINES);
+    assert!(place.wait(&mut session.child).success());
 }
 
 #[test]
@@ -87,11 +93,25 @@ fn help_tells_what_can_be_said() {
     let place = Place::new();
     let output = place.command().arg("--help").output().expect("the example starts");
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success() && help.contains("--data <DIR>") && help.contains("--from <FILE>"),
-        "{help}"
-    );
+    assert!(output.status.success());
+    for word in ["--data <DIR>", "--from <FILE>", "--to <FILE>", "--instance <NAME>"] {
+        assert!(help.contains(word), "`{word}` is not in: {help}");
+    }
+    assert!(!place.path("data").exists());
     let mut session = Session::start(&place);
     session.say("what now?");
     assert!(session.reply().contains("`book`"));
+    assert_eq!(session.rest(), "");
+    assert!(place.wait(&mut session.child).success());
+}
+
+#[test]
+#[ignore = "the example's help does not say yet what to type"]
+fn help_of_the_command_tells_what_to_type() {
+    let place = Place::new();
+    let output = place.command().arg("--help").output().expect("the example starts");
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    for word in ["`book`", "`list`", "`cancel 1`"] {
+        assert!(help.contains(word), "`{word}` is not in: {help}");
+    }
 }
