@@ -91,9 +91,7 @@ impl Report {
              A cycle: from the call of `admit` until the commit returned that makes the message done; then the chat \
              admits\nits next message. bare: a program that makes the same commits with rusqlite, on the same disk in \
              turns with the\nbot. Medians of {} rounds of {:.1} s.\n",
-            self.bytes,
-            self.rounds,
-            self.seconds / f64::from(self.rounds),
+            self.bytes, self.rounds, self.seconds,
         );
         println!(
             "{:<7} {:<8} {:>5} {:>9} {:>9} {:>9}  {:>8} {:>8}  {:>8} {:>7} {:>8} {:>7}",
@@ -185,7 +183,7 @@ impl Report {
         println!("\nrate beside the bare program (100 %):");
         for (line, name, ratio) in self.compared(|line| line.rate) {
             let aim = match line.chats {
-                1 => "",
+                1 => String::new(),
                 _ => verdict(ratio.median >= AIM_RATE, "aim: at least 50 %"),
             };
             let Ratio { median, min, max } = ratio;
@@ -201,7 +199,7 @@ impl Report {
         for (line, name, ratio) in self.compared(|line| line.cycle) {
             let aim = match line.chats {
                 1 => verdict(ratio.median <= AIM_CYCLE, "aim: at most 1.5"),
-                _ => "",
+                _ => String::new(),
             };
             let Ratio { median, min, max } = ratio;
             println!("  {name:<20} {:<50} {median:>4.2} ({min:.2} to {max:.2}) {aim}", bar(median, 2.5));
@@ -233,13 +231,9 @@ impl Report {
     }
 }
 
-fn verdict(reached: bool, aim: &'static str) -> &'static str {
-    match (reached, aim) {
-        (true, "aim: at least 50 %") => "aim: at least 50 %, reached",
-        (true, _) => "aim: at most 1.5, reached",
-        (false, aim) if aim.starts_with("aim: at least") => "aim: at least 50 %, MISSED",
-        (false, _) => "aim: at most 1.5, MISSED",
-    }
+fn verdict(reached: bool, aim: &str) -> String {
+    let verdict = if reached { "reached" } else { "MISSED" };
+    format!("{aim}, {verdict}")
 }
 
 impl Line {
