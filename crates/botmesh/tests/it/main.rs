@@ -1,0 +1,8 @@
+//! The runtime over a mock channel, journals in memory that fail on demand, and a clock that the test owns.
+
+mod flows;
+mod journals;
+mod order;
+mod routes;
+mod sends;
+mod support;

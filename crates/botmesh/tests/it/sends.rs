@@ -1,0 +1,267 @@
+//! Retries, deferral, dead letters, and what a replay sends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use botmesh::core::error::{ChannelError, ErrorClass, Phase};
+use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::OutboxState;
+use botmesh::core::provider::Resolve;
+use botmesh::prelude::*;
+use botmesh::{BotBuilder, OnAmbiguous, OnDiverged, OutboxConfig};
+use botmesh_testing::SendFault;
+
+use crate::support::{Life, Stage};
+
+fn echo(bot: BotBuilder) -> BotBuilder {
+    bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await })
+}
+
+fn failure(class: ErrorClass) -> ChannelError {
+    ChannelError::new(class, Phase::Answered, "no")
+}
+
+async fn in_outbox(life: &Life, state: OutboxState) -> Vec<botmesh::core::journal::OutboxRecord> {
+    let journal = life.bot.journal().expect("a durable bot");
+    let page = journal.outbox().list(state, None, 100).await.expect("a listing");
+    page.records.into_iter().map(|stored| stored.record).collect()
+}
+
+#[tokio::test]
+async fn a_failed_send_is_tried_again_until_it_arrives() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    for _ in 0..3 {
+        stage.channel.fail_next(failure(ErrorClass::Transient));
+    }
+    assert_eq!(life.say("m1", "hi", 1).await, ["hi"]);
+    assert_eq!(stage.channel.sent().len(), 4);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_rate_limit_is_never_called_earlier_than_it_says() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    stage.channel.fail_next(failure(ErrorClass::RateLimited).with_retry_after(Duration::from_secs(10)));
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    stage.channel.wait_for_sends(1).await;
+    stage.clock.advance(Duration::from_millis(9_900)).await;
+    assert_eq!(stage.channel.sent().len(), 1);
+    life.until("the retry", || stage.channel.texts_to("ana").len() == 1).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_final_error_goes_to_the_dead_letters_at_once() {
+    for class in [
+        ErrorClass::UnsupportedContent,
+        ErrorClass::PayloadTooLarge,
+        ErrorClass::OutsideSessionWindow,
+        ErrorClass::RecipientUnreachable,
+    ] {
+        let stage = Stage::new(Resolve::Never);
+        let mut life = stage.start(echo);
+        stage.channel.fail_next(failure(class));
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+        life.settled().await;
+        assert_eq!(stage.channel.sent().len(), 1);
+        assert_eq!(in_outbox(&life, OutboxState::Dead).await.len(), 1);
+        assert!(life.event_names().contains(&"durability:dead"));
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_send_that_fails_long_is_left_to_the_background_and_still_arrives() {
+    let stage = Stage::new(Resolve::Never);
+    let deferred = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&deferred);
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let result = c.reply("late").await;
+                seen.store(matches!(result, Err(SendError::Deferred { .. })), Ordering::Relaxed);
+            }
+        })
+    });
+    for _ in 0..5 {
+        stage.channel.fail_next(failure(ErrorClass::Transient));
+    }
+    assert_eq!(life.say("m1", "hi", 1).await, ["late"]);
+    assert!(deferred.load(Ordering::Relaxed));
+    assert_eq!(life.bot.metrics().outbox_deferred, 1);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_send_is_given_up_after_its_retries() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    stage.channel.fault_when(|_| Some(SendFault::Fail(failure(ErrorClass::Transient))));
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("six calls", || stage.channel.sent().len() == 6).await;
+    life.settled().await;
+    stage.clock.advance(Duration::from_secs(600)).await;
+    assert_eq!(stage.channel.sent().len(), 6);
+    assert_eq!(in_outbox(&life, OutboxState::Dead).await.len(), 1);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_follows_the_policy_in_a_living_process() {
+    for (policy, sends, state) in
+        [(OnAmbiguous::Skip, 1, OutboxState::Unknown), (OnAmbiguous::Resend, 2, OutboxState::Sent)]
+    {
+        let stage = Stage::new(Resolve::Never);
+        let durability = Durability::default().with_instance_id("bot").with_on_ambiguous(policy);
+        let mut life = stage.start_with(durability, echo);
+        stage.channel.lose_answer_next();
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+        life.settled().await;
+        assert_eq!(stage.channel.sent().len(), sends);
+        assert_eq!(in_outbox(&life, state).await.len(), 1);
+        assert!(life.event_names().contains(&"durability:ambiguous"));
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_looked_up_where_the_channel_can_tell() {
+    let stage = Stage::new(Resolve::Lookup);
+    let mut life = stage.start(echo);
+    stage.channel.lose_answer_next();
+    assert_eq!(life.say("m1", "hi", 1).await, ["hi"]);
+    life.settled().await;
+    assert_eq!(in_outbox(&life, OutboxState::Sent).await.len(), 1);
+    assert!(!life.event_names().contains(&"durability:ambiguous"));
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn only_a_channel_that_asks_sees_the_key() {
+    for (resolve, sees) in [(Resolve::Never, false), (Resolve::Lookup, true)] {
+        let stage = Stage::new(resolve);
+        let life = stage.start(echo);
+        life.say("m1", "hi", 1).await;
+        assert_eq!(stage.channel.sent()[0].token.is_some(), sees);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_explicit_key_is_one_message_whatever_it_says() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    life.bot.send_keyed("invoice:42", "bob", "first").await.expect("a send");
+    let again = life.bot.send_keyed("invoice:42", "bob", "second").await.expect("an answer");
+    assert!(again.deduped);
+    assert_eq!(stage.channel.texts_to("bob"), ["first"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn enqueue_tells_where_a_known_key_stands() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    let first = life.bot.enqueue("reminder:1", "bob", "tomorrow at 9").await.expect("a journaled send");
+    assert_eq!(first.known, None);
+    life.until("the reminder", || stage.channel.texts_to("bob").len() == 1).await;
+    life.settled().await;
+    let second = life.bot.enqueue("reminder:1", "bob", "tomorrow at 9").await.expect("an answer");
+    assert_eq!(second.known, Some(OutboxState::Sent));
+    assert_eq!(stage.channel.texts_to("bob"), ["tomorrow at 9"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn later_sends_of_a_chat_wait_while_an_earlier_one_is_retried() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    stage.channel.fail_next(failure(ErrorClass::Transient));
+    let (bot, later) = (life.bot.clone(), life.bot.clone());
+    let both = async { tokio::join!(bot.send("bob", "first"), later.send("bob", "second")) };
+    let mut both = std::pin::pin!(both);
+    loop {
+        tokio::select! {
+            biased;
+            (first, second) = &mut both => { first.expect("sent"); second.expect("sent"); break }
+            () = stage.clock.advance(Duration::from_millis(100)) => {}
+        }
+    }
+    assert_eq!(stage.channel.texts_to("bob"), ["first", "second"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_replay_that_says_something_else_follows_the_policy() {
+    for (policy, expected) in
+        [(OnDiverged::Send, ["before", "after"].as_slice()), (OnDiverged::Skip, ["before"].as_slice())]
+    {
+        let stage = Stage::new(Resolve::Never);
+        let durability = || {
+            let outbox = OutboxConfig { on_diverged: policy, ..OutboxConfig::default() };
+            Durability::default().with_instance_id("bot").with_outbox(outbox)
+        };
+        let life = stage.start_with(durability(), |bot| {
+            bot.otherwise(|c: Ctx| async move {
+                c.reply("before").await?;
+                std::future::pending::<Result>().await
+            })
+        });
+        life.say("m1", "hi", 1).await;
+        life.settled_but_for_turns().await;
+        life.kill().await;
+        let life = stage
+            .start_with(durability(), |bot| bot.otherwise(|c: Ctx| async move { c.reply("after").await }));
+        life.settled().await;
+        life.say("m2", "x", 1).await;
+        assert_eq!(stage.channel.texts_to("ana")[..expected.len()], *expected);
+        assert_eq!(stage.channel.texts_to("ana").len(), expected.len() + 1);
+        assert_eq!(life.bot.metrics().outbox_diverged, 1);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_any_length_is_kept_short() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    let detail = format!("bad\0\u{feff}{}", "ü".repeat(5 << 20));
+    stage.channel.fail_next(ChannelError::new(ErrorClass::Rejected, Phase::Answered, detail));
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.settled().await;
+    let dead = in_outbox(&life, OutboxState::Dead).await;
+    let note = dead[0].error.as_ref().expect("what the channel said");
+    assert!(note.detail.starts_with("bad\0\u{feff}ü") && note.detail.len() < 1100);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn content_too_large_for_the_outbox_goes_around_it() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("x".repeat(2 << 20)).await }));
+    life.say("m1", "hi", 1).await;
+    assert_eq!(life.bot.metrics().outbox_bypassed, 1);
+    assert_eq!(life.bot.metrics().outbox_journaled, 0);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn finished_records_are_purged_after_their_retention() {
+    let stage = Stage::new(Resolve::Never);
+    let durability = Durability::default().with_instance_id("bot").with_retention(Duration::from_secs(3600));
+    let life = stage.start_with(durability, echo);
+    life.say("m1", "hi", 1).await;
+    life.settled().await;
+    stage.clock.advance(Duration::from_secs(3000)).await;
+    assert_eq!(in_outbox(&life, OutboxState::Sent).await.len(), 1);
+    stage.clock.advance(Duration::from_secs(700)).await;
+    assert!(in_outbox(&life, OutboxState::Sent).await.is_empty());
+    life.stop().await;
+}

@@ -1,0 +1,154 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use botmesh::core::entropy::SeededEntropy;
+use botmesh::core::inbound::Inbound;
+use botmesh::core::kv::DurableKv;
+use botmesh::core::memory::{MemoryKv, MemoryStore};
+use botmesh::core::provider::Resolve;
+use botmesh::core::spawn::{Seams, Spawner};
+use botmesh::{Bot, BotBuilder, BotEvent, Durability};
+use botmesh_testing::{LossyKv, MockProvider, TestSpawner, VirtualClock};
+use tokio::sync::broadcast;
+
+const STEP: Duration = Duration::from_millis(100);
+/// How many steps of virtual time a test waits for anything: more than every delay of the defaults.
+const PATIENCE: usize = 20_000;
+
+/// What outlives a process: the channel, the journals and the store.
+pub(crate) struct Stage {
+    pub(crate) channel: MockProvider,
+    pub(crate) clock: VirtualClock,
+    pub(crate) store: MemoryStore,
+    kv: Arc<dyn DurableKv>,
+    /// The seed of the next life: no two processes draw the same random numbers.
+    seed: AtomicU64,
+}
+
+/// One life of a bot on a stage.
+pub(crate) struct Life {
+    pub(crate) bot: Bot,
+    pub(crate) journal: LossyKv,
+    pub(crate) spawner: TestSpawner,
+    pub(crate) events: broadcast::Receiver<BotEvent>,
+    channel: MockProvider,
+    clock: VirtualClock,
+}
+
+impl Stage {
+    pub(crate) fn new(resolve: Resolve) -> Self {
+        Self {
+            channel: MockProvider::with_resolve(resolve),
+            clock: VirtualClock::new(),
+            store: MemoryStore::new(),
+            kv: Arc::new(MemoryKv::new()),
+            seed: AtomicU64::new(7),
+        }
+    }
+
+    /// Starts a durable bot under the instance id `bot`.
+    pub(crate) fn start(&self, build: impl FnOnce(BotBuilder) -> BotBuilder) -> Life {
+        self.start_with(Durability::default().with_instance_id("bot"), build)
+    }
+
+    pub(crate) fn start_with(
+        &self,
+        durability: Durability,
+        build: impl FnOnce(BotBuilder) -> BotBuilder,
+    ) -> Life {
+        let journal = LossyKv::new(Arc::clone(&self.kv));
+        let kv: Arc<dyn DurableKv> = Arc::new(journal.clone());
+        let builder = Bot::builder().durability(durability.with_backend(kv));
+        self.run(journal, build(builder))
+    }
+
+    /// Starts a bot without durability.
+    pub(crate) fn start_plain(&self, build: impl FnOnce(BotBuilder) -> BotBuilder) -> Life {
+        self.run(LossyKv::new(Arc::clone(&self.kv)), build(Bot::builder()))
+    }
+
+    fn run(&self, journal: LossyKv, builder: BotBuilder) -> Life {
+        // Starting takes its time.
+        self.clock.jump(Duration::from_millis(10));
+        let spawner = TestSpawner::new();
+        let seams = Seams {
+            clock: Arc::new(self.clock.clone()),
+            entropy: Arc::new(SeededEntropy::new(self.seed.fetch_add(1, Ordering::Relaxed))),
+            spawner: Arc::new(spawner.clone()),
+        };
+        let channel = self.channel.clone();
+        let builder =
+            builder.shared_provider(Arc::new(channel.clone())).store(self.store.clone()).seams(seams);
+        let bot = builder.build().expect("a bot that can be built");
+        let events = bot.events();
+        let running = bot.clone();
+        spawner.spawn("bot", Box::pin(async move { drop(running.run().await) }));
+        Life { bot, journal, spawner, events, channel, clock: self.clock.clone() }
+    }
+}
+
+impl Life {
+    /// Moves virtual time on until `condition` holds.
+    pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        for _ in 0..PATIENCE {
+            self.clock.advance(Duration::ZERO).await;
+            if condition() {
+                return;
+            }
+            self.clock.advance(STEP).await;
+        }
+        panic!("{what}: not in {PATIENCE} steps of {STEP:?}\n{}", self.channel.transcript());
+    }
+
+    /// Delivers a message; `false` if the bot did not take it over, or died meanwhile.
+    pub(crate) async fn deliver(&self, inbound: Inbound) -> bool {
+        let mut delivery = std::pin::pin!(self.channel.deliver(inbound));
+        for _ in 0..PATIENCE {
+            tokio::select! {
+                biased;
+                admitted = &mut delivery => return admitted.is_ok(),
+                () = self.clock.advance(STEP) => if self.journal.crashed() { return false },
+            }
+        }
+        panic!("a delivery was never answered\n{}", self.channel.transcript());
+    }
+
+    /// Delivers a text of the chat `ana` and waits for `replies` more messages to her.
+    pub(crate) async fn say(&self, event: &str, text: &str, replies: usize) -> Vec<String> {
+        let before = self.channel.texts_to("ana").len();
+        assert!(self.deliver(Inbound::text(event, "ana", text)).await, "`{text}` was not taken over");
+        self.until(text, || self.channel.texts_to("ana").len() >= before + replies).await;
+        self.channel.texts_to("ana").split_off(before)
+    }
+
+    /// Waits until everything delivered is settled: no task but those of the idle bot is left. Or the bot died.
+    pub(crate) async fn settled(&self) {
+        let idle = ["bot", "session", "sweeper"];
+        let is_idle = || self.spawner.running().iter().all(|task| idle.contains(task));
+        self.until("an idle bot", || is_idle() || self.journal.crashed()).await;
+    }
+
+    /// Waits until what handlers left to the background is done, though some of them may stand still.
+    pub(crate) async fn settled_but_for_turns(&self) {
+        let idle = ["bot", "session", "sweeper", "turn"];
+        self.until("a quiet bot", || self.spawner.running().iter().all(|task| idle.contains(task))).await;
+    }
+
+    /// Stops the bot in good order.
+    pub(crate) async fn stop(self) {
+        self.bot.stop();
+        self.until("the end of the bot", || self.spawner.running().is_empty()).await;
+    }
+
+    /// Kills the process.
+    pub(crate) async fn kill(self) {
+        self.journal.crash();
+        self.spawner.kill_all().await;
+    }
+
+    /// The names of the events so far.
+    pub(crate) fn event_names(&mut self) -> Vec<&'static str> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).map(|event| event.name()).collect()
+    }
+}
