@@ -139,6 +139,10 @@ impl Store for Broken {
         self.inner.clear_checkpoint(turn, key, stored.unwrap_or(expect)).await
     }
 
+    async fn last_fence(&self) -> Result<Fence, StoreError> {
+        self.inner.last_fence().await
+    }
+
     async fn due_checkpoints(
         &self,
         until: Timestamp,

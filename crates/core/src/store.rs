@@ -90,6 +90,13 @@ pub trait Store: Send + Sync + 'static {
         expect: Revision,
     ) -> Result<Cas<()>, StoreError>;
 
+    /// The largest fence of any checkpoint written in this scope, cleared ones included where the store remembers them;
+    /// zero if there is none.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    async fn last_fence(&self) -> Result<Fence, StoreError>;
+
     /// Checkpoints whose deadline is not after `until`, earliest first, at most `limit`.
     ///
     /// # Errors

@@ -251,6 +251,15 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn last_fence(&self) -> Result<Fence, StoreError> {
+        self.read(Lane::Ranges, "last_fence", move |reading, scope| {
+            let mut statement = reading.statement("SELECT max(fence) FROM checkpoints WHERE scope = ?1")?;
+            let fence: Option<i64> = statement.query_row(params![scope], |row| row.get(0))?;
+            Ok(Fence(unsigned(fence.unwrap_or(0), "fence")?))
+        })
+        .await
+    }
+
     async fn due_checkpoints(
         &self,
         until: Timestamp,

@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_cleared_checkpoint_is_gone: "after a clear there is none, and a stale revision is refused",
         revisions_grow_beyond_a_clear_in_a_later_turn: "a checkpoint made again in a later turn has a larger revision",
         revisions_grow_beyond_a_clear_in_one_turn: "a checkpoint made again in the same turn has a larger revision",
+        the_largest_fence_is_remembered: "the largest fence of the scope's checkpoints is known, zero without any",
         conversations_are_separate: "keys that look alike, in private chats and in groups, have their own checkpoints",
         concurrent_writers_have_one_winner: "of writers that expect the same revision one is applied",
     ]
@@ -42,6 +43,16 @@ async fn a_first_checkpoint_expects_none(context: &mut Context) -> CaseResult {
     let second = applied(&store, &turn, &key, Some(first), &plain_checkpoint("day")).await?;
     let found = existing(&store, &key).await?;
     ensure_eq!((found.step.as_str(), found.revision), ("day", second), "the checkpoint");
+    PASSED
+}
+
+async fn the_largest_fence_is_remembered(context: &mut Context) -> CaseResult {
+    let store = context.store()?;
+    ensure_eq!(store.last_fence().await?, Fence(0), "the largest fence of an empty store");
+    for (chat, fence) in [("ana", 7), ("bob", 1_785_000_000_000_000), ("eve", 9)] {
+        applied(&store, &turn(fence, "s1"), &conversation(chat), None, &plain_checkpoint("name")).await?;
+    }
+    ensure_eq!(store.last_fence().await?, Fence(1_785_000_000_000_000), "the largest fence");
     PASSED
 }
 

@@ -108,7 +108,7 @@ impl Engine {
             Some(config) => Some(open_journal(config, &scope, &seams).await?),
             None => None,
         };
-        let hub = MemoryHub::new(Arc::clone(&seams.clock));
+        let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
         let coordinator: Arc<dyn Coordinator> = Arc::new(hub.coordinator(&*seams.entropy));
         let world = Arc::new(World {
             provider,

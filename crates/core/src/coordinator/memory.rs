@@ -35,6 +35,7 @@ struct State {
     effects: Vec<Effect>,
     waiters: HashMap<TicketId, oneshot::Sender<Grant>>,
     coordinators: u64,
+    floor: Fence,
 }
 
 /// What a waiting ticket is told.
@@ -50,6 +51,7 @@ impl MemoryHub {
             effects: Vec::new(),
             waiters: HashMap::new(),
             coordinators: 0,
+            floor: Fence(0),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
@@ -61,13 +63,21 @@ impl MemoryHub {
         self
     }
 
+    /// Gives out only fences above `floor`: the largest one that the bot's store has seen, so that a clock that stepped
+    /// back between two starts does not make the store refuse the second one.
+    #[must_use]
+    pub fn with_floor(self, floor: Fence) -> Self {
+        self.shared.step(|state, _| state.floor = floor);
+        self
+    }
+
     /// A new coordinator, with a session of its own.
     pub fn coordinator(&self, entropy: &dyn Entropy) -> MemoryCoordinator {
         let incarnation = random_hex(entropy);
         let id = self.shared.step(|state, now| {
             let id = SessionId::from(format!("{incarnation}.{}", state.coordinators));
             state.coordinators += 1;
-            let _ = state.machine.open(&id, None, Fence(0), now);
+            let _ = state.machine.open(&id, None, state.floor, now);
             id
         });
         let session = Session {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::coordinator::Turn;
+use crate::coordinator::{Fence, Turn};
 use crate::error::{Cas, StoreError, StoreErrorKind};
 use crate::id::{ChatId, ConversationKey, ParticipantId};
 use crate::scope::Scope;
@@ -37,6 +37,7 @@ struct Space {
     checkpoints: HashMap<ConversationKey, Checkpoint>,
     /// The largest revision that was cleared, so that none comes back.
     cleared: Option<Revision>,
+    last_fence: Fence,
     deadlines: BTreeSet<(Timestamp, ConversationKey)>,
     log: HashMap<ChatId, BTreeMap<LogPosition, LogEntry>>,
 }
@@ -187,6 +188,7 @@ impl Store for MemoryStore {
                 session: turn.session().clone(),
                 ..checkpoint.clone()
             };
+            space.last_fence = space.last_fence.max(turn.fence());
             space.put_checkpoint(key, row);
             Cas::Applied(revision)
         })
@@ -207,6 +209,10 @@ impl Store for MemoryStore {
             space.forget_checkpoint(key);
             Cas::Applied(())
         })
+    }
+
+    async fn last_fence(&self) -> Result<Fence, StoreError> {
+        Ok(self.read("last_fence", |space| Some(space.last_fence))?.unwrap_or_default())
     }
 
     async fn due_checkpoints(
