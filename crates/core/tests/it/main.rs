@@ -2,5 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it does not hold")]
 
 mod coordinator;
+mod journal;
 mod memory_kv;
 mod memory_store;

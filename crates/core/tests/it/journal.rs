@@ -1,0 +1,164 @@
+//! The life of records: which transition each state permits, and the form in which they are stored.
+
+use std::sync::Arc;
+
+use botmesh_core::content::Content;
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::inbound::Inbound;
+use botmesh_core::journal::{
+    ErrorNote, InboxRecord, InboxState, OutboxRecord, OutboxState, Owner, Refused, Send,
+};
+use botmesh_core::time::Timestamp;
+use serde_json::{Value, json};
+
+const NOW: Timestamp = Timestamp::from_millis(2_000);
+const LATER: Timestamp = Timestamp::from_millis(9_000);
+const MAX_ATTEMPTS: u32 = 5;
+
+fn owner(epoch: u64) -> Owner {
+    Owner { instance: "desk".into(), epoch }
+}
+
+fn working() -> InboxRecord {
+    InboxRecord::working(
+        Arc::new(Inbound::text("7", "ana", "hi")),
+        1_000_001,
+        owner(1),
+        Timestamp::from_millis(1_000),
+    )
+}
+
+fn queued() -> InboxRecord {
+    InboxRecord::queued(
+        Arc::new(Inbound::text("7", "ana", "hi")),
+        1_000_001,
+        owner(1),
+        Timestamp::from_millis(1_000),
+    )
+}
+
+fn inbox(state: InboxState) -> InboxRecord {
+    let record = match state {
+        InboxState::Queued => Ok(queued()),
+        InboxState::Working => Ok(working()),
+        InboxState::Waiting => working().fail("no", LATER, MAX_ATTEMPTS, NOW),
+        InboxState::Done => working().finish(NOW),
+        InboxState::Dead => working().fail("no", LATER, 1, NOW),
+    };
+    record.expect("a record in this state")
+}
+
+/// State and attempts after each transition, `None` where it is refused: start, adopt, finish, fail, release, replay.
+#[test]
+fn an_inbound_record_takes_only_the_transitions_of_its_state() {
+    use InboxState::{Dead, Done, Queued, Waiting, Working};
+    type Row = (InboxState, [Option<(InboxState, u32)>; 6]);
+    let rows: [Row; 5] = [
+        (Queued, [Some((Working, 1)), Some((Queued, 0)), None, None, None, None]),
+        (Working, [None, Some((Queued, 1)), Some((Done, 1)), Some((Waiting, 1)), Some((Queued, 0)), None]),
+        (Waiting, [None, Some((Queued, 1)), None, None, None, Some((Waiting, 0))]),
+        (Done, [None, None, None, None, None, Some((Waiting, 0))]),
+        (Dead, [None, None, None, None, None, Some((Waiting, 0))]),
+    ];
+    for (state, expected) in rows {
+        let record = inbox(state);
+        let after =
+            |result: Result<InboxRecord, Refused>| result.ok().map(|next| (next.state, next.attempts));
+        let found = [
+            after(record.start(&owner(1), NOW)),
+            after(record.adopt(&owner(2), MAX_ATTEMPTS, NOW)),
+            after(record.finish(NOW)),
+            after(record.fail("no", LATER, MAX_ATTEMPTS, NOW)),
+            after(record.release(NOW)),
+            after(record.replay(NOW)),
+        ];
+        assert_eq!(found, expected, "{state:?}");
+    }
+}
+
+#[test]
+fn only_its_owner_starts_a_record_and_the_last_attempt_is_the_last() {
+    assert!(queued().start(&owner(2), NOW).is_err());
+    let mut record = working();
+    record.attempts = MAX_ATTEMPTS;
+    let adopted = record.adopt(&owner(2), MAX_ATTEMPTS, NOW).expect("a transition");
+    assert_eq!((adopted.state, adopted.owner), (InboxState::Dead, None));
+    let failed = record.fail("no", LATER, MAX_ATTEMPTS, NOW).expect("a transition");
+    assert_eq!((failed.state, failed.due), (InboxState::Dead, None));
+    let refused = inbox(InboxState::Done).finish(NOW).expect_err("a refusal");
+    assert_eq!(refused.to_string(), "the record m/ana/7 is done and cannot finish");
+}
+
+fn send() -> Send {
+    let fingerprint = Some(0xfedc_ba98_7654_3210);
+    let source = Some("m/ana/7".into());
+    Send { key: "m/ana/7:0".into(), chat: "ana".into(), content: Content::text("hello"), fingerprint, source }
+}
+
+fn note() -> ErrorNote {
+    ErrorNote::from(&ChannelError::new(ErrorClass::Transient, Phase::Answered, "busy").with_code("503"))
+}
+
+fn outbox(state: OutboxState) -> OutboxRecord {
+    let in_flight = || OutboxRecord::in_flight(send(), 1_000_002, owner(1), Timestamp::from_millis(1_000));
+    let record = match state {
+        OutboxState::InFlight => Ok(in_flight()),
+        OutboxState::Waiting => in_flight().fail(note(), Some(LATER), NOW),
+        OutboxState::Sent => in_flight().sent("out-1".into(), NOW),
+        OutboxState::Dead => in_flight().fail(note(), None, NOW),
+        OutboxState::Unknown => in_flight().give_up_unknown(NOW),
+    };
+    record.expect("a record in this state")
+}
+
+/// State and attempts after each transition, `None` where it is refused: start, sent, fail, give up, retry.
+#[test]
+fn a_send_takes_only_the_transitions_of_its_state() {
+    use OutboxState::{Dead, InFlight, Sent, Unknown, Waiting};
+    type Row = (OutboxState, [Option<(OutboxState, u32)>; 5]);
+    let rows: [Row; 5] = [
+        (InFlight, [Some((InFlight, 2)), Some((Sent, 1)), Some((Waiting, 1)), Some((Unknown, 1)), None]),
+        (Waiting, [Some((InFlight, 2)), None, None, None, Some((Waiting, 0))]),
+        (Sent, [None, None, None, None, None]),
+        (Dead, [None, None, None, None, Some((Waiting, 0))]),
+        (Unknown, [None, Some((Sent, 1)), None, None, Some((Waiting, 0))]),
+    ];
+    for (state, expected) in rows {
+        let record = outbox(state);
+        let after =
+            |result: Result<OutboxRecord, Refused>| result.ok().map(|next| (next.state, next.attempts));
+        let found = [
+            after(record.start(&owner(2), NOW)),
+            after(record.sent("out-1".into(), NOW)),
+            after(record.fail(note(), Some(LATER), NOW)),
+            after(record.give_up_unknown(NOW)),
+            after(record.retry(NOW)),
+        ];
+        assert_eq!(found, expected, "{state:?}");
+    }
+}
+
+/// Format 1, as every later version must read it.
+#[test]
+fn the_stored_form_stays_readable() {
+    let stored = json!({
+        "v": 1, "id": "m/ana/7", "state": "working", "attempts": 1,
+        "owner": { "instance": "desk", "epoch": 1 }, "order": 1_000_001, "received": 1_000, "changed": 1_000,
+        "inbound": {
+            "event": "7", "chat": "ana", "sender": { "id": "ana" }, "body": { "type": "text", "text": "hi" }
+        }
+    });
+    assert_eq!(serde_json::to_value(working()).expect("JSON"), stored);
+    assert_eq!(serde_json::from_value::<InboxRecord>(stored).expect("a record"), working());
+    let stored = json!({
+        "v": 1, "key": "m/ana/7:0", "state": "waiting", "attempts": 1, "order": 1_000_002, "created": 1_000,
+        "changed": 2_000, "due": 9_000,
+        "error": { "class": "transient", "phase": "answered", "code": "503", "detail": "busy" },
+        "fingerprint": "fedcba9876543210", "source": "m/ana/7", "chat": "ana",
+        "content": { "body": { "type": "text", "text": "hello" } }
+    });
+    assert_eq!(serde_json::to_value(outbox(OutboxState::Waiting)).expect("JSON"), stored);
+    let mut more: Value = stored;
+    more["added_later"] = json!(true);
+    assert_eq!(serde_json::from_value::<OutboxRecord>(more).expect("a record"), outbox(OutboxState::Waiting));
+}
