@@ -17,6 +17,7 @@ const DAYS: [&str; 5] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
 
 /// The desk of a clinic, as a bot that survives being killed.
 #[derive(Parser)]
+#[command(after_help = HELP)]
 struct Args {
     /// Where appointments and unfinished conversations are kept
     #[arg(long, value_name = "DIR", default_value = "data")]

@@ -12,7 +12,7 @@ use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
-use crate::events::EventBus;
+use crate::events::{BotEvent, EventBus};
 use crate::metrics::Metrics;
 
 /// What every part of a running bot shares.
@@ -71,6 +71,13 @@ impl World {
         if let Err(error) = self.store.append_log(&[entry]).await {
             self.events.error("writing the message log", &error);
         }
+    }
+
+    /// Another process runs under this instance id: this one takes nothing new and ends.
+    pub(crate) fn note_superseded(&self) {
+        let Some(open) = self.journal.as_ref().filter(|_| !self.superseded.is_cancelled()) else { return };
+        self.superseded.cancel();
+        self.events.emit(BotEvent::Superseded { instance: open.journal.owner().instance.to_string() });
     }
 
     /// Counts completions that came too late.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -11,9 +11,9 @@ use super::{Bot, Definition, Durability, Running, TurnsConfig};
 use crate::core::backoff::Backoff;
 use crate::core::coordinator::{Coordinator, MemoryHub};
 use crate::core::entropy::random_hex;
-use crate::core::error::ChannelError;
+use crate::core::error::{ChannelError, StoreError};
 use crate::core::id::InstanceId;
-use crate::core::journal::KvDurability;
+use crate::core::journal::{InboxState, KvDurability, OutboxState};
 use crate::core::memory::MemoryKv;
 use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
@@ -22,6 +22,7 @@ use crate::egress::Egress;
 use crate::events::BotEvent;
 use crate::flow::Conversations;
 use crate::intake::Intake;
+use crate::metrics::MetricsSnapshot;
 use crate::sweeper::{Sweeper, keep_session};
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
@@ -66,7 +67,15 @@ impl Bot {
         let over = engine.receive(&self.shared.stop).await;
         engine.stop(limits, &over).await;
         match over {
-            Over::Asked | Over::SourceEnded => Ok(()),
+            Over::Asked => Ok(()),
+            Over::SourceEnded => match self.metrics() {
+                MetricsSnapshot { inbound_dead: 0, outbox_dead: 0, .. } => Ok(()),
+                MetricsSnapshot { inbound_dead, outbox_dead, .. } => Err(format!(
+                    "given up: {inbound_dead} messages and {outbox_dead} sends; they are kept as dead letters, and the \
+                     `durability:dead` events say why"
+                )
+                .into()),
+            },
             Over::Failed(error) => Err(error.into()),
             Over::Superseded => {
                 let journal = engine.world.journal.as_ref();
@@ -88,6 +97,8 @@ struct Engine {
     intake: Arc<Intake>,
     coordinator: Arc<dyn Coordinator>,
     backlog: Arc<Semaphore>,
+    /// Held while the sweeper sweeps.
+    sweeping: Arc<Mutex<()>>,
 }
 
 impl Engine {
@@ -132,6 +143,7 @@ impl Engine {
         let backlog = Arc::new(Semaphore::new(limits.max_backlog));
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
         let wake = Arc::new(Notify::new());
+        let sweeping = Arc::new(Mutex::new(()));
         let running =
             Running { world: Arc::clone(&world), egress: Arc::clone(&egress), wake: Arc::clone(&wake) };
         let _ = bot.shared.running.set(running);
@@ -141,11 +153,12 @@ impl Engine {
             turns: Arc::clone(&turns),
             egress,
             wake,
+            sweeping: Arc::clone(&sweeping),
         };
         world.seams.spawn("session", keep_session(Arc::clone(&world)));
         world.spawn_tracked("sweeper", sweeper.run());
         world.events.emit(BotEvent::Started);
-        Ok(Self { world, turns, intake, coordinator, backlog })
+        Ok(Self { world, turns, intake, coordinator, backlog, sweeping })
     }
 
     /// Runs the channel until it is over. It connects while what is unfinished is being queued again.
@@ -175,6 +188,9 @@ impl Engine {
             let finished = async {
                 self.intake.recovered().await;
                 idle().await;
+                if matches!(over, Over::SourceEnded) {
+                    self.nothing_waits(limits).await;
+                }
             };
             self.within(limits.stop_timeout, finish_all, finished).await;
         }
@@ -194,11 +210,34 @@ impl Engine {
         world.events.emit(BotEvent::Stopped);
     }
 
+    /// Waits until no message and no send waits for a retry; the sweeper takes them up as they become due.
+    async fn nothing_waits(&self, limits: TurnsConfig) {
+        let Some(open) = &self.world.journal else { return };
+        let all = u32::try_from(limits.max_backlog).unwrap_or(u32::MAX);
+        loop {
+            {
+                // While nobody sweeps and nothing is handled, no record changes its state.
+                let _quiet = self.sweeping.lock().await;
+                if let Ok(_idle) = self.backlog.try_acquire_many(all) {
+                    match waits_for_retry(open).await {
+                        Ok(false) => return,
+                        Ok(true) => {}
+                        Err(error) => self.world.events.error("looking for what waits for a retry", &error),
+                    }
+                }
+            }
+            self.world.seams.clock.sleep(open.config.poll).await;
+        }
+    }
+
     /// Waits for `work`: as long as it takes if `patient`, until somebody asks to end; else at most `limit`.
     async fn within(&self, limit: Duration, patient: bool, work: impl Future<Output = ()>) {
         let enough = async {
             match patient {
-                true => asked_to_end().await,
+                true => tokio::select! {
+                    () = asked_to_end() => {}
+                    () = self.world.superseded.cancelled() => {}
+                },
                 false => self.world.seams.clock.sleep(limit).await,
             }
         };
@@ -208,6 +247,12 @@ impl Engine {
             () = enough => {}
         }
     }
+}
+
+async fn waits_for_retry(open: &OpenJournal) -> Result<bool, StoreError> {
+    let messages = open.journal.inbox().list(InboxState::Waiting, None, 1).await?.records;
+    let sends = open.journal.outbox().list(OutboxState::Waiting, None, 1).await?.records;
+    Ok(!messages.is_empty() || !sends.is_empty())
 }
 
 /// Runs the channel, again after a delay if it fails for now.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ChatId, ConversationKey};
@@ -33,6 +33,8 @@ pub(crate) struct Sweeper {
     pub(crate) turns: Arc<Turns>,
     pub(crate) egress: Arc<Egress>,
     pub(crate) wake: Arc<Notify>,
+    /// Held during a sweep.
+    pub(crate) sweeping: Arc<Mutex<()>>,
 }
 
 impl Sweeper {
@@ -66,6 +68,7 @@ impl Sweeper {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
+        let _sweeping = self.sweeping.lock().await;
         if let Some(open) = &self.world.journal {
             self.take_due(open).await?;
             self.adopt_orphans(open).await?;
@@ -116,6 +119,10 @@ impl Sweeper {
     /// Takes over what dead processes left: in the order of arrival, what was being handled before what waited.
     async fn adopt_orphans(&self, open: &OpenJournal) -> Result<(), StoreError> {
         let sessions = open.journal.sessions().await?;
+        if sessions.is_superseded(&open.journal.owner()) {
+            self.world.note_superseded();
+            return Ok(());
+        }
         for state in [InboxState::Working, InboxState::Queued] {
             let mut after = None;
             loop {
@@ -242,9 +249,7 @@ pub(crate) async fn keep_session(world: Arc<World>) {
         match open.journal.beat().await {
             Ok(Beat::Alive) => {}
             Ok(Beat::Superseded) => {
-                let instance = open.journal.owner().instance.to_string();
-                world.events.emit(BotEvent::Superseded { instance });
-                world.superseded.cancel();
+                world.note_superseded();
                 return;
             }
             Err(error) => world.events.error("renewing the session", &error),

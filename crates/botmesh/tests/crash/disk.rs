@@ -91,7 +91,6 @@ fn a_full_disk_of_the_database_loses_nothing() {
 
 /// Space comes back while the process runs: it needs no restart.
 #[test]
-#[ignore = "a bot whose source ended does not wait yet for what waits for a retry"]
 fn a_full_disk_of_the_database_is_waited_for() {
     const LINES: usize = 400;
     let place = place_with_messages(messages(LINES).as_bytes());
@@ -108,7 +107,6 @@ fn a_full_disk_of_the_database_is_waited_for() {
 
 /// The channel's own disk: what could not be said is said when there is space again, by this process or the next.
 #[test]
-#[ignore = "a bot whose source ended does not wait yet for what waits for a retry"]
 fn a_full_disk_of_the_channel_loses_nothing() {
     const LINES: usize = 200;
     let place = place_with_messages(messages(LINES).as_bytes());
@@ -132,7 +130,6 @@ fn a_full_disk_of_the_channel_loses_nothing() {
 
 /// What is given up is told by the exit code as well.
 #[test]
-#[ignore = "a bot whose source ended does not tell yet that it gave something up"]
 fn a_channel_that_stays_full_ends_in_failure() {
     const LINES: usize = 40;
     let messages: String = (0..LINES).map(|n| format!("chat-{n}\thi\n")).collect();

@@ -106,7 +106,6 @@ fn help_tells_what_can_be_said() {
 }
 
 #[test]
-#[ignore = "the example's help does not say yet what to type"]
 fn help_of_the_command_tells_what_to_type() {
     let place = Place::new();
     let output = place.command().arg("--help").output().expect("the example starts");

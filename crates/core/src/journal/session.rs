@@ -163,6 +163,11 @@ impl Sessions {
         }
     }
 
+    /// Whether a later start of the owner's instance took its place.
+    pub fn is_superseded(&self, owner: &Owner) -> bool {
+        self.sessions.get(&owner.instance).is_some_and(|stored| stored.record.epoch > owner.epoch)
+    }
+
     /// How many sessions are known, dead ones included.
     pub fn len(&self) -> usize {
         self.sessions.len()
