@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::InboxState;
@@ -46,87 +45,177 @@ fn desk(bot: BotBuilder) -> BotBuilder {
         })
         .say(|booking: &Booking| format!("booked {} {}", booking.name, booking.day))
         .persistent();
-    bot.when("go", go).when("book", |c: Ctx| async move { c.enter("booking") }).flow(booking)
+    bot.when("go", go)
+        .when("book", |c: Ctx| async move { c.enter("booking") })
+        .when("count", |c: Ctx| async move {
+            let bookings: i64 = c.user().get("bookings").await?.unwrap_or(0);
+            c.reply(format!("{bookings} bookings")).await?;
+            Result::<()>::Ok(())
+        })
+        .otherwise(|c: Ctx| async move { c.reply("what?").await })
+        .flow(booking)
 }
 
-const MESSAGES: [&str; 5] = ["go", "book", "Ana", "monday", "go"];
-const REPLIES: [&str; 7] = ["one", "two 1", "name?", "day?", "booked Ana monday", "one", "two 2"];
+const MESSAGES: [&str; 7] = ["go", "book", "Ana", "monday", "go", "other", "count"];
+const REPLIES: [&str; 9] =
+    ["one", "two 1", "name?", "day?", "booked Ana monday", "one", "two 2", "what?", "1 bookings"];
 
-/// Delivers every message, as a channel does that goes on where it was not confirmed.
-async fn deliver_all(life: &Life, first: usize) -> usize {
-    for (n, text) in MESSAGES.iter().enumerate().skip(first) {
-        while !life.deliver(Inbound::text(format!("m{n}"), "ana", *text)).await {
-            if life.journal.crashed() {
-                return n;
-            }
+/// Where something goes wrong.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Commit(u64, Fault),
+    Write { nth: u64, after: bool },
+}
+
+impl At {
+    fn plan(self, life: &Life) {
+        match self {
+            Self::Commit(nth, fault) => life.journal.fail_commit(nth, fault),
+            Self::Write { nth, after } => life.store.die_at(nth, after),
         }
     }
-    MESSAGES.len()
+
+    fn reached(self, life: &Life) -> bool {
+        match self {
+            Self::Commit(nth, _) => life.journal.commits() >= nth,
+            Self::Write { nth, .. } => life.store.writes() >= nth,
+        }
+    }
 }
 
-/// Runs the dialogue with `fault` at the n-th commit, in a second life if the first one dies. `None` when the dialogue
-/// has fewer commits.
-async fn dialogue(
-    fault: Fault,
-    n: u64,
+/// A dialogue of one chat, in as many lives as it takes.
+#[derive(Clone, Copy)]
+struct Dialogue {
     resolve: Resolve,
     policy: OnAmbiguous,
-) -> Option<(Stage, Vec<String>)> {
-    let stage = Stage::new(resolve);
-    let durability = || Durability::default().with_instance_id("bot").with_on_ambiguous(policy);
-    let life = stage.start_with(durability(), desk);
-    life.journal.fail_commit(n, fault);
-    let done = deliver_all(&life, 0).await;
-    if done == MESSAGES.len() && !life.journal.crashed() {
+    /// Whether each message waits for the answers before it.
+    paced: bool,
+}
+
+impl Dialogue {
+    const LOOKUP: Self = Self { resolve: Resolve::Lookup, policy: OnAmbiguous::Skip, paced: false };
+
+    /// Delivers every message, as a channel does that repeats what was not confirmed; redeliveries are recognised.
+    async fn deliver(self, life: &Life) {
+        for (n, text) in MESSAGES.iter().enumerate() {
+            while !life.deliver(Inbound::text(format!("m{n}"), "ana", *text)).await {
+                if life.journal.crashed() {
+                    return;
+                }
+            }
+            if self.paced {
+                life.settled().await;
+            }
+        }
         life.settled().await;
     }
-    let reached = life.journal.commits() >= n;
-    if life.journal.crashed() {
-        life.kill().await;
-        let life = stage.start_with(durability(), desk);
-        // Everything again: what had been taken over is recognised.
-        deliver_all(&life, 0).await;
-        life.settled().await;
-        life.stop().await;
-    } else {
-        life.stop().await;
+
+    /// Lives with one fault each, and a last one without; `None` when not all faults were reached.
+    async fn run(self, faults: &[At]) -> Option<Told> {
+        let stage = Stage::new(self.resolve);
+        let (mut events, mut last) = (Vec::new(), false);
+        let mut faults = faults.iter();
+        while !last {
+            let durability = Durability::default().with_instance_id("bot").with_on_ambiguous(self.policy);
+            let mut life = stage.start_with(durability, desk);
+            let fault = faults.next();
+            if let Some(fault) = fault {
+                fault.plan(&life);
+            }
+            self.deliver(&life).await;
+            events.extend(life.event_names());
+            if fault.is_some_and(|fault| !fault.reached(&life)) {
+                return None;
+            }
+            last = !life.journal.crashed();
+            if last { life.stop().await } else { life.kill().await }
+        }
+        Some(Told { replies: stage.channel.texts_to("ana"), transcript: stage.channel.transcript(), events })
     }
-    let replies = stage.channel.texts_to("ana");
-    reached.then_some((stage, replies))
+}
+
+/// What the user and the operator were told.
+struct Told {
+    replies: Vec<String>,
+    transcript: String,
+    events: Vec<&'static str>,
+}
+
+const FAULTS: [Fault; 4] = [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter];
+
+#[tokio::test]
+async fn every_reply_comes_exactly_once_whichever_write_of_the_journal_fails() {
+    for paced in [false, true] {
+        for fault in FAULTS {
+            let mut n = 0;
+            let dialogue = Dialogue { paced, ..Dialogue::LOOKUP };
+            while let Some(told) = dialogue.run(&[At::Commit(n + 1, fault)]).await {
+                n += 1;
+                assert_eq!(told.replies, REPLIES, "{fault:?} at commit {n}\n{}", told.transcript);
+            }
+            assert!(n > 16, "the dialogue has only {n} commits");
+        }
+    }
 }
 
 #[tokio::test]
-async fn every_reply_comes_exactly_once_whichever_write_fails() {
-    for fault in [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter] {
-        let mut commits = 0;
-        while let Some((stage, replies)) =
-            dialogue(fault, commits + 1, Resolve::Lookup, OnAmbiguous::Skip).await
-        {
-            commits += 1;
-            assert_eq!(replies, REPLIES, "{fault:?} at commit {commits}\n{}", stage.channel.transcript());
+async fn every_reply_comes_exactly_once_whichever_write_of_the_store_is_the_last() {
+    for (paced, after) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut nth = 0;
+        let dialogue = Dialogue { paced, ..Dialogue::LOOKUP };
+        while let Some(told) = dialogue.run(&[At::Write { nth: nth + 1, after }]).await {
+            nth += 1;
+            assert_eq!(told.replies, REPLIES, "write {nth}, after: {after}\n{}", told.transcript);
         }
-        assert!(commits > 12, "the dialogue has only {commits} commits");
+        assert!(nth > 6, "the dialogue has only {nth} writes");
+    }
+}
+
+#[tokio::test]
+async fn every_reply_comes_exactly_once_also_if_the_replay_dies() {
+    for first in [Fault::CrashBefore, Fault::CrashAfter] {
+        let mut tried = 0;
+        for n in 1..20 {
+            for m in 1..12 {
+                let faults = [At::Commit(n, first), At::Commit(m, Fault::CrashAfter)];
+                let Some(told) = Dialogue::LOOKUP.run(&faults).await else { break };
+                tried += 1;
+                assert_eq!(told.replies, REPLIES, "{first:?} at {n}, again at {m}\n{}", told.transcript);
+            }
+        }
+        assert!(tried > 100, "only {tried} pairs of crashes");
     }
 }
 
 #[tokio::test]
 async fn skipping_never_doubles_and_resending_never_loses() {
-    for (policy, fault) in [
-        (OnAmbiguous::Skip, Fault::CrashBefore),
-        (OnAmbiguous::Skip, Fault::CrashAfter),
-        (OnAmbiguous::Resend, Fault::CrashBefore),
-        (OnAmbiguous::Resend, Fault::CrashAfter),
-    ] {
-        let mut commits = 0;
-        while let Some((stage, replies)) = dialogue(fault, commits + 1, Resolve::Never, policy).await {
-            commits += 1;
-            let mut distinct = replies.clone();
-            distinct.dedup();
-            let transcript = stage.channel.transcript();
-            let expected =
-                if policy == OnAmbiguous::Skip { replies.as_slice() } else { &REPLIES.map(str::to_owned) };
-            assert_eq!(distinct, expected, "{policy:?} at commit {commits}\n{transcript}");
+    for policy in [OnAmbiguous::Skip, OnAmbiguous::Resend] {
+        let mut ambiguous = 0;
+        for fault in FAULTS {
+            let mut n = 0;
+            let dialogue = Dialogue { resolve: Resolve::Never, policy, paced: false };
+            while let Some(told) = dialogue.run(&[At::Commit(n + 1, fault)]).await {
+                n += 1;
+                let mut expected = REPLIES.iter();
+                let mut distinct = told.replies.clone();
+                distinct.dedup();
+                let transcript = told.transcript;
+                match policy {
+                    OnAmbiguous::Skip => {
+                        let once = told.replies.iter().all(|reply| expected.any(|next| next == reply));
+                        assert!(once, "doubled, {fault:?} at commit {n}\n{transcript}");
+                    }
+                    OnAmbiguous::Resend => {
+                        assert_eq!(distinct, REPLIES, "lost, {fault:?} at commit {n}\n{transcript}");
+                    }
+                }
+                let told_so = told.events.contains(&"durability:ambiguous");
+                ambiguous += usize::from(told_so);
+                let exact = told.replies == REPLIES;
+                assert!(exact || told_so, "nobody was told, {fault:?} at commit {n}\n{transcript}");
+            }
         }
+        assert!(ambiguous > 4, "only {ambiguous} crashes left a send ambiguous");
     }
 }
 
@@ -245,29 +334,4 @@ async fn a_failing_acknowledgement_does_not_run_the_handler_again() {
     let working = journal.inbox().list(InboxState::Working, None, 10).await.expect("a listing");
     assert!(working.records.is_empty());
     life.stop().await;
-}
-
-#[tokio::test]
-async fn a_second_process_of_the_instance_stops_the_first() {
-    let stage = Stage::new(Resolve::Never);
-    let mut first = stage.start(desk);
-    first.say("m1", "go", 2).await;
-    let second = stage.start(desk);
-    first.until("the end of the first", || !first.spawner.running().contains(&"bot")).await;
-    assert!(first.event_names().contains(&"durability:superseded"));
-    second.say("m2", "go", 2).await;
-    second.stop().await;
-}
-
-#[tokio::test]
-async fn what_a_dead_instance_left_is_taken_over_when_its_lease_ran_out() {
-    let stage = Stage::new(Resolve::Never);
-    let stuck = stage.start(|bot| bot.when("go", |_: Ctx| std::future::pending::<()>()));
-    assert!(stuck.deliver(Inbound::text("m1", "ana", "go")).await);
-    stuck.kill().await;
-    let other = stage.start_with(Durability::default().with_instance_id("other"), desk);
-    stage.clock.advance(Duration::from_secs(50)).await;
-    assert!(stage.channel.texts_to("ana").is_empty(), "taken over within the lease");
-    other.until("the replies", || stage.channel.texts_to("ana").len() == 2).await;
-    other.stop().await;
 }

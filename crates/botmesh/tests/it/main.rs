@@ -3,6 +3,9 @@
 mod flows;
 mod journals;
 mod order;
+mod owners;
 mod routes;
 mod sends;
+mod settings;
+mod store;
 mod support;

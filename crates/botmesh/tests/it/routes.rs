@@ -163,20 +163,3 @@ async fn a_failing_handler_runs_once_again_or_is_given_up_as_configured() {
         life.stop().await;
     }
 }
-
-#[test]
-fn a_bot_that_cannot_work_is_refused_by_field() {
-    let channel = || Arc::new(botmesh_testing::MockProvider::new());
-    let answering = || Bot::builder().shared_provider(channel()).otherwise(|_: Ctx| async {});
-    let refused = |bot: BotBuilder| bot.build().expect_err("an impossible bot").to_string();
-    assert!(refused(Bot::builder().otherwise(|_: Ctx| async {})).starts_with("provider: is missing"));
-    assert!(refused(Bot::builder().shared_provider(channel())).starts_with("routes: are missing"));
-    let mut durability = Durability::default();
-    durability.inbox.lease = std::time::Duration::from_millis(19);
-    assert!(
-        refused(answering().durability(durability)).starts_with("durability.inbox.lease: is below 20 ms")
-    );
-    let mut durability = Durability::default();
-    durability.outbox.backoff.jitter = 2.0;
-    assert!(refused(answering().durability(durability)).starts_with("durability.outbox.backoff: "));
-}

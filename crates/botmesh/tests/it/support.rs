@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use botmesh::core::entropy::SeededEntropy;
@@ -12,6 +12,8 @@ use botmesh::{Bot, BotBuilder, BotEvent, Durability};
 use botmesh_testing::{LossyKv, MockProvider, TestSpawner, VirtualClock};
 use tokio::sync::broadcast;
 
+use crate::store::MortalStore;
+
 const STEP: Duration = Duration::from_millis(100);
 /// How many steps of virtual time a test waits for anything: more than every delay of the defaults.
 const PATIENCE: usize = 20_000;
@@ -20,7 +22,7 @@ const PATIENCE: usize = 20_000;
 pub(crate) struct Stage {
     pub(crate) channel: MockProvider,
     pub(crate) clock: VirtualClock,
-    pub(crate) store: MemoryStore,
+    store: MemoryStore,
     kv: Arc<dyn DurableKv>,
     /// The seed of the next life: no two processes draw the same random numbers.
     seed: AtomicU64,
@@ -30,8 +32,11 @@ pub(crate) struct Stage {
 pub(crate) struct Life {
     pub(crate) bot: Bot,
     pub(crate) journal: LossyKv,
+    pub(crate) store: MortalStore,
     pub(crate) spawner: TestSpawner,
     pub(crate) events: broadcast::Receiver<BotEvent>,
+    /// What running it came to.
+    pub(crate) ended: Arc<OnceLock<Result<(), String>>>,
     channel: MockProvider,
     clock: VirtualClock,
 }
@@ -78,13 +83,15 @@ impl Stage {
             spawner: Arc::new(spawner.clone()),
         };
         let channel = self.channel.clone();
-        let builder =
-            builder.shared_provider(Arc::new(channel.clone())).store(self.store.clone()).seams(seams);
+        let store = MortalStore::new(Arc::new(self.store.clone()), journal.clone());
+        let builder = builder.shared_provider(Arc::new(channel.clone())).store(store.clone()).seams(seams);
         let bot = builder.build().expect("a bot that can be built");
         let events = bot.events();
-        let running = bot.clone();
-        spawner.spawn("bot", Box::pin(async move { drop(running.run().await) }));
-        Life { bot, journal, spawner, events, channel, clock: self.clock.clone() }
+        let (running, ended) = (bot.clone(), Arc::new(OnceLock::new()));
+        let result = Arc::clone(&ended);
+        let task = async move { result.set(running.run().await.map_err(|error| error.to_string())) };
+        spawner.spawn("bot", Box::pin(async { task.await.expect("a bot runs once") }));
+        Life { bot, journal, store, spawner, events, ended, channel, clock: self.clock.clone() }
     }
 }
 
@@ -139,6 +146,7 @@ impl Life {
     pub(crate) async fn stop(self) {
         self.bot.stop();
         self.until("the end of the bot", || self.spawner.running().is_empty()).await;
+        self.spawner.join_all().await;
     }
 
     /// Kills the process.
