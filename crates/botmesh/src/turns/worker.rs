@@ -2,6 +2,7 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
@@ -56,9 +57,56 @@ impl Turns {
             // With an inbox, what has not begun is left to the next start.
             let next = next.filter(|_| self.world.journal.is_none() || !self.world.stopping.is_cancelled());
             if let Some(work) = self.settle(finished.take(), next).await {
-                finished = Some(self.run(&key, work).await);
+                finished = Some(self.run_with_retries(&key, work).await);
             }
         }
+    }
+
+    /// Runs a message until nothing is left to try. What fails is tried again in its place: the answers that follow it in
+    /// the conversation must not be taken for answers to something else.
+    async fn run_with_retries(&self, key: &ConversationKey, mut work: Work) -> Finished {
+        loop {
+            let mut finished = self.run(key, work).await;
+            let Some((delay, error)) = self.retry(&finished) else { return finished };
+            if let Some(turn) = finished.turn.take() {
+                turn.release();
+            }
+            self.world.commit_in_background(std::mem::take(&mut finished.sent));
+            tokio::select! {
+                biased;
+                () = self.world.stopping.cancelled() => return finished,
+                () = self.world.seams.clock.sleep(delay) => {}
+            }
+            match self.begin_again(&finished.work, &error).await {
+                Some(stored) => work = Work { record: Some(stored), replay: true, ..finished.work },
+                None => return finished,
+            }
+        }
+    }
+
+    /// In how long a message that failed is tried again, and what failed; `None` if it is not.
+    fn retry(&self, finished: &Finished) -> Option<(Duration, String)> {
+        let config = &self.world.journal.as_ref()?.config.inbox;
+        let attempts = finished.work.record.as_ref()?.record.attempts;
+        let error = match &finished.verdict {
+            Verdict::Failed(error) => error,
+            Verdict::HandlerFailed(error) if config.on_handler_error == OnHandlerError::Retry => error,
+            _ => return None,
+        };
+        let delay = || config.backoff.delay(attempts, None, &*self.world.seams.entropy);
+        (attempts < config.max_attempts).then(|| (delay(), error.clone()))
+    }
+
+    /// Charges the next attempt of a message that failed; `None` if it is not this process's any more.
+    async fn begin_again(&self, work: &Work, error: &str) -> Option<Stored<InboxRecord>> {
+        let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
+        let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
+        let failed = stored.record.fail(error, now, max, now).ok()?;
+        let record = failed.adopt(&owner, max, now).ok()?.start(&owner, now).ok()?;
+        let change = vec![Change::update(stored.version, &record)];
+        let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
+        let version = outcomes.into_iter().next()?.applied()?;
+        Some(Stored { record, version })
     }
 
     /// Makes durable that a message is finished, and in the same commit that the next one begins. Returns the next one

@@ -9,7 +9,7 @@ use botmesh::{BotBuilder, MigrateError, OnIncompatible};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support::Stage;
+use crate::support::{Life, Stage};
 
 #[derive(Default, Serialize, Deserialize)]
 struct Person {
@@ -222,4 +222,34 @@ fn a_flow_that_cannot_work_is_refused_by_name() {
     assert!(refused(flow("f").label("a").say("x").label("a").say("y")).contains("twice"));
     assert!(refused(flow("f").ask("q", "?", |(), _| Ok(())).ask("q", "?", |(), _| Ok(()))).contains("`q`"));
     assert!(refused(flow("f").say("x").timeout(Duration::from_secs(1))).contains("timeout"));
+}
+
+/// A chat with the bot where every second message comes before the answer to the first.
+async fn hurry(life: &Life, texts: &[&str]) {
+    for (n, text) in texts.iter().enumerate() {
+        assert!(life.deliver(Inbound::text(format!("h{n}"), "ana", *text)).await);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_once_mixes_no_answers_up() {
+    let mut failed = 0;
+    loop {
+        let stage = Stage::new(Resolve::Never);
+        let life = stage.start(with(signup().persistent()));
+        life.store.fail_at(failed + 1);
+        hurry(&life, &["start", "Ana", "30", "more"]).await;
+        life.until("all replies", || stage.channel.texts_to("ana").len() >= 5).await;
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(60)).await;
+        let transcript = stage.channel.transcript();
+        let replies = ["first", "name?", "Ana, how old?", "welcome Ana of 30", "? more"];
+        assert_eq!(stage.channel.texts_to("ana"), replies, "write {failed}\n{transcript}");
+        if life.store.writes() <= failed {
+            break;
+        }
+        failed += 1;
+        life.stop().await;
+    }
+    assert!(failed > 3, "only {failed} writes");
 }

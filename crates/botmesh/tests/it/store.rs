@@ -41,7 +41,6 @@ impl MortalStore {
     }
 
     /// The `nth` write from 1 fails without effect.
-    #[expect(dead_code)]
     pub(crate) fn fail_at(&self, nth: u64) {
         self.plan.failing.store(nth, Ordering::Relaxed);
     }
