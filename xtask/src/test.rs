@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", command: tidy, run: tidy::check },
     Step { name: "clippy", command: clippy, run: |workspace| clippy(workspace).run(&workspace.root) },
     Step { name: "docs", command: docs, run: |workspace| docs(workspace).run(&workspace.root) },
+    Step { name: "examples", command: examples, run: |workspace| examples(workspace).run(&workspace.root) },
     Step { name: "unit", command: unit, run: |workspace| unit(workspace).run(&workspace.root) },
     Step { name: "doctests", command: doctests, run: |workspace| doctests(workspace).run(&workspace.root) },
     Step { name: "conformance", command: suites, run: |workspace| suites(workspace).run(&workspace.root) },
@@ -59,9 +60,14 @@ fn docs(_: &Workspace) -> Invocation {
     Invocation::cargo(["doc", "--workspace", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings")
 }
 
+/// Before the tests, because some of them run the examples as processes.
+fn examples(_: &Workspace) -> Invocation {
+    Invocation::cargo(["build", "--workspace", "--examples"])
+}
+
 /// The targets are named one by one because `--all-targets` would run the benchmarks too.
 fn unit(_: &Workspace) -> Invocation {
-    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--examples"])
+    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"])
 }
 
 fn doctests(_: &Workspace) -> Invocation {
