@@ -52,6 +52,8 @@ pub(crate) enum Verdict {
     Failed(String),
     /// The bot author's code failed.
     HandlerFailed(String),
+    /// Something failed, and the bot stops before the next attempt, which is left to the next start.
+    Postponed(String),
     /// It did not count.
     Released,
 }

@@ -74,7 +74,9 @@ impl Turns {
             self.world.commit_in_background(std::mem::take(&mut finished.sent));
             tokio::select! {
                 biased;
-                () = self.world.stopping.cancelled() => return finished,
+                () = self.world.stopping.cancelled() => {
+                    return Finished { verdict: Verdict::Postponed(error), ..finished };
+                }
                 () = self.world.seams.clock.sleep(delay) => {}
             }
             match self.begin_again(&finished.work, &error).await {
@@ -159,6 +161,11 @@ impl Turns {
             Verdict::Done => stored.record.finish(now),
             Verdict::Released => stored.record.release(now),
             Verdict::Failed(error) => retry(error),
+            // Back to its place in the order of arrival.
+            Verdict::Postponed(error) => stored
+                .record
+                .fail(error, now, config.max_attempts, now)
+                .and_then(|failed| failed.adopt(&open.journal.owner(), config.max_attempts, now)),
             Verdict::HandlerFailed(error) => match config.on_handler_error {
                 OnHandlerError::Ack => stored.record.finish(now),
                 OnHandlerError::Retry => retry(error),

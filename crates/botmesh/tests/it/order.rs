@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use botmesh::core::inbound::Inbound;
+use botmesh::core::inbound::{Inbound, Participant};
 use botmesh::core::journal::InboxState;
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{AdmitError, Resolve};
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, TurnsConfig};
+use botmesh::{BotBuilder, InboxConfig, OnHandlerError, TurnsConfig};
 use tokio::sync::Semaphore;
 
 use crate::support::Stage;
@@ -136,4 +136,97 @@ async fn without_durability_a_stop_finishes_everything() {
     gate.add_permits(1);
     life.stop().await;
     assert_eq!(stage.channel.texts_to("ana"), ["slow", "2", "3"]);
+}
+
+#[tokio::test]
+async fn one_slow_member_of_a_group_does_not_hold_back_the_others() {
+    let stage = Stage::new(Resolve::Never);
+    let gate = Arc::new(Semaphore::new(0));
+    let life = stage.start(slow(&gate));
+    for (n, (who, text)) in
+        [("ana", "slow"), ("bob", "b"), ("ana", "2"), ("bob", "c")].into_iter().enumerate()
+    {
+        let mut inbound = Inbound::text(format!("m{n}"), "group", text);
+        inbound.group = true;
+        inbound.sender = Some(Participant::new(who));
+        assert!(life.deliver(inbound).await);
+    }
+    life.until("bob's replies", || stage.channel.texts_to("group").len() == 2).await;
+    gate.add_permits(1);
+    life.until("ana's replies", || stage.channel.texts_to("group").len() == 4).await;
+    assert_eq!(stage.channel.texts_to("group"), ["b", "c", "slow", "2"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn more_unfinished_messages_than_there_is_room_for_are_all_answered_in_order() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(slow(&Arc::new(Semaphore::new(0))));
+    let texts: Vec<String> =
+        std::iter::once("slow".to_owned()).chain((1..300).map(|n| n.to_string())).collect();
+    for text in &texts {
+        assert!(life.deliver(Inbound::text(format!("m{text}"), "ana", text)).await);
+    }
+    life.kill().await;
+    let limits = TurnsConfig { max_backlog: 2, max_concurrent: 1, ..TurnsConfig::default() };
+    let life = stage.start(|bot| slow(&Arc::new(Semaphore::new(1)))(bot).turns(limits));
+    assert!(life.deliver(Inbound::text("last", "ana", "last")).await);
+    life.until("all replies", || stage.channel.texts_to("ana").len() == 301).await;
+    let replies = stage.channel.texts_to("ana");
+    assert_eq!(replies[..300], texts);
+    assert_eq!(replies[300], "last");
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn many_chats_share_one_place_to_run() {
+    let stage = Stage::new(Resolve::Never);
+    let limits = TurnsConfig { max_concurrent: 1, ..TurnsConfig::default() };
+    let life = stage.start(|bot| slow(&Arc::new(Semaphore::new(0)))(bot).turns(limits));
+    for n in 0..40 {
+        assert!(life.deliver(Inbound::text(format!("m{n}"), format!("chat-{}", n % 20), "hi")).await);
+    }
+    life.until("all replies", || stage.channel.delivered().len() == 40).await;
+    life.settled().await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_channel_that_waits_for_room_is_told_of_the_stop() {
+    let stage = Stage::new(Resolve::Never);
+    let limits = TurnsConfig { max_backlog: 1, ..TurnsConfig::default() };
+    let life = stage.start(|bot| slow(&Arc::new(Semaphore::new(0)))(bot).turns(limits));
+    assert!(life.deliver(Inbound::text("m1", "ana", "slow")).await);
+    let waits = stage.channel.deliver(Inbound::text("m2", "bob", "b"));
+    let (admitted, ()) = tokio::join!(waits, life.stop());
+    assert!(matches!(admitted, Err(AdmitError::Stopping)), "{admitted:?}");
+    let life = stage.start(slow(&Arc::new(Semaphore::new(1))));
+    assert!(life.deliver(Inbound::text("m2", "bob", "b")).await);
+    life.until("both replies", || stage.channel.delivered().len() == 2).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_message_that_is_to_be_tried_later() {
+    let stage = Stage::new(Resolve::Never);
+    let inbox = InboxConfig { on_handler_error: OnHandlerError::Retry, ..InboxConfig::default() };
+    let durability = || Durability::default().with_instance_id("bot").with_inbox(inbox.clone());
+    let life = stage.start_with(durability(), |bot| {
+        bot.otherwise(|_: Ctx| async { Result::<()>::Err("not yet".into()) })
+    });
+    for n in 1..=2 {
+        assert!(life.deliver(Inbound::text(format!("m{n}"), "ana", n.to_string())).await);
+    }
+    stage.clock.advance(Duration::from_millis(10)).await;
+    life.bot.stop();
+    stage.clock.advance(Duration::from_millis(10)).await;
+    assert!(life.ended.get().is_some(), "it waits");
+    let journal = life.bot.journal().expect("a durable bot");
+    life.stop().await;
+    let queued = journal.inbox().list(InboxState::Queued, None, 10).await.expect("a listing").records;
+    assert_eq!(queued.iter().map(|stored| stored.record.attempts).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(queued[0].record.error.as_deref(), Some("not yet"));
+    let life = stage.start_with(durability(), slow(&Arc::new(Semaphore::new(0))));
+    life.until("both replies", || stage.channel.texts_to("ana") == ["1", "2"]).await;
+    life.stop().await;
 }

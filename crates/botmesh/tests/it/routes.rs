@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::{Inbound, InboundMedia};
 use botmesh::core::media::MediaRef;
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{AdmitError, Resolve};
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, HookVerdict, InboxConfig, OnHandlerError};
 
@@ -162,4 +163,128 @@ async fn a_failing_handler_runs_once_again_or_is_given_up_as_configured() {
         assert_eq!(life.event_names().contains(&"durability:dead"), policy != OnHandlerError::Ack);
         life.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_hook_before_a_send_runs_once_for_each_message_people_see() {
+    let stage = Stage::new(Resolve::Never);
+    let runs = Arc::new(AtomicU32::new(0));
+    let hooked = |bot: BotBuilder| {
+        let runs = Arc::clone(&runs);
+        bot.before_send(move |_, content| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            async move { Ok(content) }
+        })
+    };
+    let life = stage.start(|bot| {
+        hooked(bot).otherwise(|c: Ctx| async move {
+            c.reply("one").await?;
+            std::future::pending::<Result>().await
+        })
+    });
+    let limited = ChannelError::new(ErrorClass::Transient, Phase::Answered, "no");
+    stage.channel.fail_next(limited);
+    life.say("m1", "hi", 1).await;
+    life.settled_but_for_turns().await;
+    life.kill().await;
+    let life = stage.start(|bot| {
+        hooked(bot).otherwise(|c: Ctx| async move {
+            c.reply("one").await?;
+            c.reply("two").await
+        })
+    });
+    life.until("the rest", || stage.channel.texts_to("ana") == ["one", "two"]).await;
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!(life.bot.metrics().outbox_deduped, 1);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn hooks_after_messages_and_sends_see_what_happened() {
+    let stage = Stage::new(Resolve::Never);
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (after_send, after_message) = (Arc::clone(&seen), Arc::clone(&seen));
+    let life = stage.start(move |bot| {
+        bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await })
+            .after_send(move |chat, content, sent| {
+                let line = format!("sent {chat} {} {}", content.readable_text(), sent.message.is_some());
+                after_send.lock().expect("no panic").push(line);
+                async {}
+            })
+            .after_message(move |c: Ctx| {
+                after_message.lock().expect("no panic").push(format!("handled {}", c.text()));
+                async {}
+            })
+    });
+    life.say("m1", "hi", 1).await;
+    life.settled().await;
+    assert_eq!(*seen.lock().expect("no panic"), ["sent ana hi true", "handled hi"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_is_told_and_the_next_message_is_answered() {
+    let stage = Stage::new(Resolve::Never);
+    let mut life = stage.start(|bot| {
+        bot.before_message(|c: Ctx| async move {
+            match c.text() {
+                "fail" => Err("broken".into()),
+                text => {
+                    assert_ne!(text, "panic", "broken");
+                    Ok(HookVerdict::Continue)
+                }
+            }
+        })
+        .otherwise(|c: Ctx| async move { c.reply("fine").await })
+    });
+    for (n, text) in ["fail", "panic"].into_iter().enumerate() {
+        assert!(life.deliver(Inbound::text(format!("m{n}"), "ana", text)).await);
+    }
+    assert_eq!(life.say("m9", "hi", 1).await, ["fine"]);
+    assert_eq!(life.event_names().iter().filter(|name| **name == "error").count(), 2);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn patterns_combine_and_the_first_that_matches_wins() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| {
+        bot.when(regex("(?i)pizza").and(Pattern::from(["no pizza"]).negated()), answers("pizza"))
+            .when(Pattern::from(TEXT).negated(), answers("no text"))
+            .when(Pattern::from("a").or("b").and(TEXT), answers("a or b"))
+            .when(regex(r"^(\w)(\w)?$"), answers("letters"))
+            .when(TEXT, answers("any text"))
+            .when(ANY, answers("never"))
+    });
+    let text = |text: &str| InboundBody::Text { text: text.to_owned() };
+    for (n, (body, reply)) in [
+        (text("A PIZZA please"), "pizza(,)"),
+        (text("No Pizza"), "any text(,)"),
+        (image("pizza"), "pizza(,)"),
+        (image(""), "no text(,)"),
+        (text("B"), "a or b(,)"),
+        (text("x"), "letters(x,)"),
+        (text("xy"), "letters(x,y)"),
+        (text("\0"), "any text(,)"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(life.deliver(Inbound::private(format!("m{n}"), "ana", body)).await);
+        life.until(reply, || stage.channel.texts_to("ana").len() == n + 1).await;
+        assert_eq!(stage.channel.texts_to("ana")[n], reply, "message {n}");
+    }
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_with_an_impossible_id_is_refused_and_the_next_one_is_answered() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("fine").await }));
+    for event in [String::new(), "x".repeat(513)] {
+        let refused = stage.channel.deliver(Inbound::text(event, "ana", "hi")).await;
+        assert!(matches!(refused, Err(AdmitError::Invalid(_))), "{refused:?}");
+    }
+    assert_eq!(life.say("m1", "hi", 1).await, ["fine"]);
+    life.stop().await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::OutboxState;
+use botmesh::core::journal::{Change, OutboxState};
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, OnAmbiguous, OnDiverged, OutboxConfig};
@@ -263,5 +263,116 @@ async fn finished_records_are_purged_after_their_retention() {
     assert_eq!(in_outbox(&life, OutboxState::Sent).await.len(), 1);
     stage.clock.advance(Duration::from_secs(700)).await;
     assert!(in_outbox(&life, OutboxState::Sent).await.is_empty());
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn an_enqueued_send_outlives_the_process() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    life.bot.enqueue("reminder:1", "bob", "tomorrow at 9").await.expect("a journaled send");
+    life.kill().await;
+    let life = stage.start(echo);
+    life.until("the reminder", || stage.channel.texts_to("bob") == ["tomorrow at 9"]).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_dies_while_it_sends_is_cleared_up_by_the_next() {
+    for (resolve, policy, calls) in [
+        (Resolve::Lookup, OnAmbiguous::Skip, 2),
+        (Resolve::Never, OnAmbiguous::Resend, 2),
+        (Resolve::Never, OnAmbiguous::Skip, 1),
+        (Resolve::Dedupe { window: Duration::from_secs(60) }, OnAmbiguous::Skip, 2),
+    ] {
+        let stage = Stage::new(resolve);
+        let durability = || Durability::default().with_instance_id("bot").with_on_ambiguous(policy);
+        let life = stage.start_with(durability(), echo);
+        stage.channel.hang_next();
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+        life.until("the call", || stage.channel.sent().len() == 1).await;
+        life.kill().await;
+        let mut life = stage.start_with(durability(), echo);
+        life.until("a calm bot", || life.bot.metrics().inbound_replayed == 1).await;
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(10)).await;
+        assert_eq!(stage.channel.sent().len(), calls, "{resolve:?} {policy:?}");
+        assert_eq!(life.event_names().contains(&"durability:ambiguous"), resolve == Resolve::Never);
+        assert!(in_outbox(&life, OutboxState::InFlight).await.is_empty());
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_means_a_new_message_after_its_retention() {
+    let stage = Stage::new(Resolve::Never);
+    let durability = Durability::default().with_instance_id("bot").with_retention(Duration::from_secs(60));
+    let life = stage.start_with(durability, echo);
+    life.say("m0", "hi", 1).await;
+    for n in 1..=2 {
+        let enqueued = life.bot.enqueue("daily", "bob", "good morning").await.expect("a journaled send");
+        assert_eq!(enqueued.known, None);
+        life.until("the send", || stage.channel.texts_to("bob").len() == n).await;
+        stage.clock.advance(Duration::from_secs(100)).await;
+    }
+    assert_eq!(life.bot.metrics().outbox_deduped, 0);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_dead_send_that_an_operator_retries_has_all_its_attempts_again() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    stage.channel.fault_when(|_| Some(SendFault::Fail(failure(ErrorClass::Transient))));
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("six calls", || stage.channel.sent().len() == 6).await;
+    stage.clock.advance(Duration::from_secs(120)).await;
+    stage.channel.heal();
+    for _ in 0..5 {
+        stage.channel.fail_next(failure(ErrorClass::Transient));
+    }
+    let journal = life.bot.journal().expect("a durable bot");
+    let page = journal.outbox().list(OutboxState::Dead, None, 10).await.expect("a listing");
+    let dead = &page.records[0];
+    let again = dead.record.retry(journal.now().await.expect("the time")).expect("a dead send");
+    let written = journal.commit_one(Change::update(dead.version, &again)).await.expect("a commit");
+    assert!(written.applied().is_some());
+    life.until("the reply", || stage.channel.texts_to("ana") == ["hi"]).await;
+    assert_eq!(stage.channel.sent().len(), 12);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn one_key_sent_from_many_places_at_once_goes_out_once() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    let sends = (0..10).map(|n| life.bot.send_keyed("invoice:7", "bob", format!("text {n}")));
+    let sent = futures_util::future::join_all(sends).await;
+    assert_eq!(sent.iter().filter(|sent| sent.as_ref().is_ok_and(|sent| !sent.deduped)).count(), 1);
+    assert!(sent.iter().all(Result::is_ok));
+    assert_eq!(stage.channel.texts_to("bob").len(), 1);
+    assert_eq!(life.bot.metrics().outbox_diverged, 0);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_send_after_its_message_is_done_is_refused() {
+    let stage = Stage::new(Resolve::Never);
+    let kept = Arc::new(std::sync::Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            *keep.lock().expect("no panic") = Some(c.clone());
+            async move { c.reply("in time").await }
+        })
+    });
+    life.say("m1", "hi", 1).await;
+    life.settled().await;
+    let ctx = kept.lock().expect("no panic").take().expect("the message");
+    let late = ctx.reply("too late").await;
+    assert!(matches!(late, Err(SendError::LeaseLost(_))), "{late:?}");
+    assert_eq!(stage.channel.texts_to("ana"), ["in time"]);
     life.stop().await;
 }
