@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::bot::Durability;
+use crate::bot::{Durability, OnHandlerError};
 use crate::core::error::Cas;
 use crate::core::id::{ChatId, MessageId};
 use crate::core::journal::{Change, Journal};
@@ -47,6 +47,12 @@ pub(crate) struct OpenJournal {
 impl World {
     pub(crate) fn now(&self) -> Timestamp {
         self.seams.clock.now()
+    }
+
+    /// Whether a message is tried again when its handler fails.
+    pub(crate) fn retries_handlers(&self) -> bool {
+        let policy = self.journal.as_ref().map(|open| open.config.inbox.on_handler_error);
+        policy == Some(OnHandlerError::Retry)
     }
 
     /// Starts work in the background that a stop waits for.

@@ -157,11 +157,18 @@ impl Conversations {
             self.tell_incompatible(ctx, &key, &checkpoint.flow, &reason);
             return Ok(Resumed::Free(vacancy));
         };
+        let given_up = checkpoint.phase == CheckpointPhase::Running && !own;
         let Checkpoint { step, version, state, .. } = checkpoint;
         let start = Start::At { step, version, state, answer };
         match self.advance(ctx, flow, start, vacancy).await {
             Ok(ended) => Ok(Resumed::Consumed(ended)),
             Err(Stopped::Incompatible(reason)) => self.incompatible(ctx, flow, &reason, vacancy).await,
+            // The step failed for an earlier message as well. Whoever writes must not be stuck in it for ever.
+            Err(Stopped::Handler(error)) if given_up && !ctx.world().retries_handlers() => {
+                let (_, vacancy) = self.load(&key).await?;
+                Saver::new(self, ctx, flow, vacancy).save_ended().await?;
+                Err(Stopped::Handler(error))
+            }
             Err(stopped) => Err(stopped),
         }
     }

@@ -6,6 +6,7 @@ use botmesh::core::inbound::{Inbound, Participant};
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, MigrateError, OnIncompatible};
+use botmesh_testing::Fault;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -221,6 +222,12 @@ fn a_flow_that_cannot_work_is_refused_by_name() {
     assert!(refused(flow("f").label("a").say("x").goto("b")).contains("`b`"));
     assert!(refused(flow("f").label("a").say("x").label("a").say("y")).contains("twice"));
     assert!(refused(flow("f").ask("q", "?", |(), _| Ok(())).ask("q", "?", |(), _| Ok(()))).contains("`q`"));
+    let twice = Bot::builder()
+        .shared_provider(std::sync::Arc::new(botmesh_testing::MockProvider::new()))
+        .otherwise(|_: Ctx| async {})
+        .flow(flow::<()>("f").say("x"))
+        .flow(flow::<()>("f").say("y"));
+    assert!(twice.build().expect_err("two of a name").to_string().contains("registered twice"));
     assert!(refused(flow("f").say("x").timeout(Duration::from_secs(1))).contains("timeout"));
 }
 
@@ -252,4 +259,181 @@ async fn a_store_that_fails_once_mixes_no_answers_up() {
         life.stop().await;
     }
     assert!(failed > 3, "only {failed} writes");
+}
+
+/// Counts to the number it is told, in the ways a flow can go on.
+#[derive(Default, Serialize, Deserialize)]
+struct Left(u32);
+
+impl FlowState for Left {}
+
+fn counter() -> Flow<Left> {
+    flow("counter")
+        .label("again")
+        .ask("target", "how far?", |left: &mut Left, answer| {
+            left.0 = answer.text().parse().map_err(|_| "a number, please")?;
+            Ok(())
+        })
+        .do_("count", |c| async move {
+            let left = c.get(|left| left.0);
+            match left {
+                0 => return Ok(Step::Next),
+                13 => return Ok(Step::End),
+                14 => return Ok(Step::Goto("nowhere")),
+                15 => return Err("broken".into()),
+                16 => return Ok(Step::Repeat),
+                _ => {}
+            }
+            c.say(left.to_string()).await?;
+            c.update(|left| left.0 -= 1);
+            Ok(Step::Repeat)
+        })
+        .say("zero")
+        .goto("last")
+        .say("never")
+        .label("last")
+        .say("done")
+        .end()
+        .say("never")
+}
+
+fn counting(flow: Flow<Left>) -> impl FnOnce(BotBuilder) -> BotBuilder {
+    move |bot| {
+        bot.when("start", |c: Ctx| async move { c.enter("counter") })
+            .otherwise(|c: Ctx| async move { c.reply(format!("? {}", c.text())).await })
+            .flow(flow)
+    }
+}
+
+#[tokio::test]
+async fn steps_repeat_jump_and_end() {
+    for flow in [counter(), counter().persistent()] {
+        let stage = Stage::new(Resolve::Never);
+        let life = stage.start(counting(flow));
+        assert_eq!(life.say("m1", "start", 1).await, ["how far?"]);
+        assert_eq!(life.say("m2", "2", 4).await, ["2", "1", "zero", "done"]);
+        assert_eq!(life.say("m3", "2", 1).await, ["? 2"]);
+        assert_eq!(life.say("m4", "start", 1).await, ["how far?"]);
+        assert!(life.deliver(Inbound::text("m5", "ana", "13")).await);
+        assert_eq!(life.say("m6", "free", 1).await, ["? free"]);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_fails_is_told_and_leaves_nobody_stuck() {
+    for persistent in [false, true] {
+        for wrong in ["14", "15", "16"] {
+            let stage = Stage::new(Resolve::Never);
+            let flow = if persistent { counter().persistent() } else { counter() };
+            let mut life = stage.start(counting(flow));
+            assert_eq!(life.say("m1", "start", 1).await, ["how far?"]);
+            assert!(life.deliver(Inbound::text("m2", "ana", wrong)).await);
+            life.settled().await;
+            assert!(life.event_names().contains(&"error"), "{wrong}");
+            if persistent && wrong == "16" {
+                // It stands in the step that fails, which gets one more chance.
+                assert!(life.deliver(Inbound::text("m3", "ana", "1")).await);
+                assert_eq!(life.say("m4", "1", 1).await, ["? 1"]);
+            } else {
+                // The question is still open.
+                assert_eq!(life.say("m3", "1", 3).await, ["1", "zero", "done"], "{wrong}");
+            }
+            life.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flow_that_is_not_there_is_told_and_the_bot_goes_on() {
+    let stage = Stage::new(Resolve::Never);
+    let mut life = stage.start(|bot| {
+        bot.when("start", |c: Ctx| async move { c.enter("elsewhere") })
+            .otherwise(|c: Ctx| async move { c.reply("fine").await })
+            .flow(signup())
+    });
+    assert!(life.deliver(Inbound::text("m1", "ana", "start")).await);
+    assert_eq!(life.say("m2", "hi", 1).await, ["fine"]);
+    let errors: Vec<String> =
+        std::iter::from_fn(|| life.events.try_recv().ok()).map(|event| event.to_string()).collect();
+    assert!(
+        errors.iter().any(|error| error.contains("`elsewhere`") && error.contains("signup")),
+        "{errors:?}"
+    );
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_flow_begins_with_the_state_it_is_given() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| {
+        bot.when("start", |c: Ctx| async move {
+            c.enter_with("signup", &Person { name: "Eva".to_owned(), age: 0 })
+        })
+        .when("wrong", |c: Ctx| async move { c.enter_with("signup", &"text") })
+        .otherwise(|c: Ctx| async move { c.reply("fine").await })
+        .flow(flow::<Person>("signup").say(|person: &Person| format!("hello {}", person.name)))
+    });
+    assert_eq!(life.say("m1", "start", 1).await, ["hello Eva"]);
+    assert!(life.deliver(Inbound::text("m2", "ana", "wrong")).await);
+    assert_eq!(life.say("m3", "hi", 1).await, ["fine"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_does_not_take_the_next_message() {
+    for persistent in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let flow = if persistent { signup().persistent() } else { signup() };
+        let life = stage.start(with(flow));
+        life.say("m1", "start", 2).await;
+        life.say("m2", "Ana", 1).await;
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(302)).await;
+        assert_eq!(stage.channel.texts_to("ana")[3..], ["too late"]);
+        assert_eq!(life.say("m3", "30", 1).await, ["? 30"]);
+        stage.clock.advance(Duration::from_secs(600)).await;
+        assert_eq!(stage.channel.texts_to("ana").len(), 5);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_wait_is_said_once_whichever_write_is_the_last() {
+    for fault in [Fault::CrashBefore, Fault::CrashAfter] {
+        for n in 1.. {
+            let stage = Stage::new(Resolve::Lookup);
+            let life = stage.start(with(signup().persistent()));
+            life.say("m1", "start", 2).await;
+            life.say("m2", "Ana", 1).await;
+            life.settled().await;
+            stage.clock.advance(Duration::from_secs(280)).await;
+            life.journal.fail_commit(life.journal.commits() + n, fault);
+            stage.clock.advance(Duration::from_secs(30)).await;
+            if !life.journal.crashed() {
+                break;
+            }
+            life.kill().await;
+            let life = stage.start(with(signup().persistent()));
+            stage.clock.advance(Duration::from_secs(30)).await;
+            assert_eq!(stage.channel.texts_to("ana")[3..], ["too late"], "{fault:?} at {n}");
+            assert_eq!(life.say("m3", "30", 1).await, ["? 30"]);
+            life.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_clock_set_back_over_a_restart_keeps_every_conversation() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(with(signup().persistent()));
+    life.say("m1", "start", 2).await;
+    life.settled().await;
+    life.kill().await;
+    stage.clock.step_wall(-3_600_000);
+    let life = stage.start(with(signup().persistent()));
+    assert_eq!(life.say("m2", "Ana", 1).await, ["Ana, how old?"]);
+    assert_eq!(life.say("m3", "30", 1).await, ["welcome Ana of 30"]);
+    life.settled().await;
+    life.stop().await;
 }
