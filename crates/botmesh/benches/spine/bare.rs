@@ -1,7 +1,8 @@
 //! The bare program: the same rows in the same tables with the same bytes, and nothing else.
 //!
 //! One chat is one thread that makes its three commits itself. Several chats are tasks beside one thread that writes:
-//! it takes everything that waits into one transaction.
+//! it takes everything that waits into one transaction. In step they are one thread again, that makes each commit for
+//! all chats at once: nothing is faster, and no program that serves chats as they come can be as fast.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +16,12 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use crate::bot::{RuntimeKind, spawn};
-use crate::host::now;
+use crate::host::{Sleeps, now};
 use crate::load::{Measured, Phase, WARM_UP};
 use crate::message::{Template, Write, keys};
+
+/// The name of the thread that writes.
+pub(crate) const WRITER: &str = "bare-writer";
 
 /// As many writes share a transaction at most as in the store.
 const GROUP: usize = 1024;
@@ -29,10 +33,9 @@ const UPDATE: &str = "UPDATE durable SET version = ?2, due = ?3, bucket = ?4, pl
 
 /// One round of `chats` chats for `length`.
 pub(crate) fn run(file: &Path, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
-    let mut writer = Writer::open(file);
     match chats {
-        1 => alone(&mut writer, template, length),
-        chats => together(writer, template, chats, length),
+        1 => in_step(file, template, 1, length),
+        chats => together(Writer::open(file), template, chats, length),
     }
 }
 
@@ -116,36 +119,40 @@ impl Writer {
     }
 }
 
-fn alone(writer: &mut Writer, template: &Template, length: Duration) -> Measured {
+/// One round of one thread that makes each commit for `chats` chats at once.
+pub(crate) fn in_step(file: &Path, template: &Template, chats: u32, length: Duration) -> Measured {
+    let mut writer = Writer::open(file);
     let mut cycles = Vec::new();
     let started = now();
-    let mut measuring: Option<Instant> = None;
+    let mut measuring: Option<(Instant, Sleeps)> = None;
     for number in 0.. {
         let begun = now();
-        if measuring.is_none() && begun - started >= WARM_UP {
-            measuring = Some(begun);
+        match measuring {
+            None if begun - started >= WARM_UP => measuring = Some((begun, Sleeps::so_far())),
+            Some((since, _)) if begun - since >= length => break,
+            _ => {}
         }
-        if measuring.is_some_and(|measuring| begun - measuring >= length) {
-            break;
-        }
-        let (keys, mut versions) = (keys(0, number), [0; 2]);
+        let mut messages: Vec<_> = (0..chats).map(|chat| (keys(chat, number), [0; 2])).collect();
         for writes in &template.commits {
             writer.execute("BEGIN IMMEDIATE");
-            writer.apply(writes, &keys, &mut versions);
+            for (keys, versions) in &mut messages {
+                writer.apply(writes, keys, versions);
+            }
             writer.execute("COMMIT");
         }
         if measuring.is_some() {
-            cycles.push(begun.elapsed());
+            cycles.extend(messages.iter().map(|_| begun.elapsed()));
         }
     }
-    Measured::new(cycles, measuring.unwrap().elapsed())
+    let (since, sleeps) = measuring.unwrap();
+    Measured::new(cycles, since.elapsed()).with_sleeps(Sleeps::so_far().since(sleeps))
 }
 
 fn together(writer: Writer, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
     let (calls, waiting) = channel();
     let templates = Arc::clone(template);
     let serve = move || writer.serve(&templates, &waiting);
-    let thread = thread::Builder::new().name("bare-writer".to_owned()).spawn(serve).unwrap();
+    let thread = thread::Builder::new().name(WRITER.to_owned()).spawn(serve).unwrap();
     let runtime = RuntimeKind::Current.build();
     let commits = template.commits.len();
     let measured = runtime.block_on(async move {
@@ -153,12 +160,12 @@ fn together(writer: Writer, template: &Arc<Template>, chats: u32, length: Durati
         let tasks = (0..chats).map(|chat| spawn(talk(calls.clone(), Arc::clone(&phase), chat, commits)));
         let tasks: Vec<_> = tasks.collect();
         drop(calls);
-        let (elapsed, _) = phase.run(length, || ()).await;
+        let (elapsed, (before, after)) = phase.run(length, Sleeps::so_far).await;
         let mut cycles = Vec::new();
         for task in tasks {
             cycles.extend(task.await.unwrap());
         }
-        Measured::new(cycles, elapsed)
+        Measured::new(cycles, elapsed).with_sleeps(after.since(before))
     });
     thread.join().unwrap();
     measured

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
+use crate::bare::WRITER;
+
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -30,7 +32,7 @@ impl Sleeps {
             let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
             let count = field(&status, "voluntary_ctxt_switches:");
             match field_text(&status, "Name:") {
-                Some("sqlite-writer") => sleeps.writer += count,
+                Some("sqlite-writer" | WRITER) => sleeps.writer += count,
                 _ => sleeps.others += count,
             }
         }

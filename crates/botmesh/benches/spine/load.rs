@@ -42,6 +42,7 @@ pub(crate) struct Measured {
     pub(crate) rate: f64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
+    messages: f64,
     pub(crate) per_message: PerMessage,
 }
 
@@ -63,9 +64,32 @@ impl Measured {
             rate: cycles.len() as f64 / elapsed.as_secs_f64(),
             p50: at(0.5),
             p99: at(0.99),
+            messages: cycles.len() as f64,
             per_message: PerMessage::default(),
         }
     }
+
+    pub(crate) fn with_sleeps(mut self, sleeps: Sleeps) -> Self {
+        self.per_message.runtime_sleeps = sleeps.others as f64 / self.messages;
+        self.per_message.writer_sleeps = sleeps.writer as f64 / self.messages;
+        self
+    }
+
+    fn with_counts(mut self, commits: u64, writes: u64) -> Self {
+        self.per_message.commits = commits as f64 / self.messages;
+        self.per_message.writes = writes as f64 / self.messages;
+        self
+    }
+}
+
+/// The rounds of the programs that took turns.
+pub(crate) struct Compared {
+    pub(crate) chats: u32,
+    /// The bare program; empty where there is none to compare with.
+    pub(crate) bare: Vec<Measured>,
+    /// All chats in step; empty for one chat.
+    pub(crate) in_step: Vec<Measured>,
+    pub(crate) bots: Vec<(Cell, Vec<Measured>)>,
 }
 
 /// Where a round stands.
@@ -106,24 +130,29 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Runs the bare program, where there is one, and each cell in turns. Returns the rounds of each.
+    /// Runs the bare program, where there is one, and the bot on each runtime in turns.
     pub(crate) fn compare(
         &self,
-        cells: &[Cell],
-        template: &Template,
-    ) -> (Vec<Measured>, Vec<(Cell, Vec<Measured>)>) {
-        let template = Arc::new(template.clone());
-        let mut bare = Vec::new();
-        let mut measured: Vec<(Cell, Vec<Measured>)> = cells.iter().map(|&cell| (cell, Vec::new())).collect();
+        backend: Backend,
+        chats: u32,
+        runtimes: &[RuntimeKind],
+        template: &Arc<Template>,
+    ) -> Compared {
+        let bots = runtimes.iter().map(|&runtime| (Cell { backend, runtime, chats }, Vec::new())).collect();
+        let mut compared = Compared { chats, bare: Vec::new(), in_step: Vec::new(), bots };
         for _ in 0..self.rounds {
-            if let Some(cell) = cells.first().filter(|cell| cell.backend == Backend::Sqlite) {
-                bare.push(self.on_a_new_file(|file| bare::run(file, &template, cell.chats, self.round)));
+            if backend == Backend::Sqlite {
+                compared.bare.push(self.on_a_new_file(|file| bare::run(file, template, chats, self.round)));
+                if chats > 1 {
+                    let round = |file: &Path| bare::in_step(file, template, chats, self.round);
+                    compared.in_step.push(self.on_a_new_file(round));
+                }
             }
-            for (cell, rounds) in &mut measured {
+            for (cell, rounds) in &mut compared.bots {
                 rounds.push(self.on_a_new_file(|file| run(file, *cell, self.round)));
             }
         }
-        (bare, measured)
+        compared
     }
 
     fn on_a_new_file<T>(&self, run: impl FnOnce(&Path) -> T) -> T {
@@ -149,16 +178,10 @@ fn run(file: &Path, cell: Cell, length: Duration) -> Measured {
             cycles.extend(task.await.unwrap());
         }
         running.stop().await;
-        let messages = cycles.len() as f64;
-        let sleeps = after.1.since(before.1);
-        let mut measured = Measured::new(cycles, elapsed);
-        measured.per_message = PerMessage {
-            commits: (after.0.0 - before.0.0) as f64 / messages,
-            writes: (after.0.1 - before.0.1) as f64 / messages,
-            runtime_sleeps: sleeps.others as f64 / messages,
-            writer_sleeps: sleeps.writer as f64 / messages,
-        };
-        measured
+        let ((before, slept_before), (after, slept_after)) = (before, after);
+        Measured::new(cycles, elapsed)
+            .with_counts(after.0 - before.0, after.1 - before.1)
+            .with_sleeps(slept_after.since(slept_before))
     };
     runtime.block_on(async { spawn(round).await }).unwrap()
 }

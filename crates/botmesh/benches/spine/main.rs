@@ -14,13 +14,16 @@ mod message;
 mod probe;
 mod report;
 
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 
 use crate::bot::{Backend, RuntimeKind};
-use crate::load::{Cell, Plan};
+use crate::load::Plan;
 use crate::report::Report;
 
 /// Measure the full durable cycle of a message: admit, journal, handler, one reply journaled, sent, done
@@ -59,8 +62,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn main() {
     let args = Args::parse();
+    let json = args.json.map(create);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let template = message::capture();
+    let template = Arc::new(message::capture());
     let mut report = Report::new(&template, args.seconds, args.rounds);
     report.print_heading();
     if args.backend.contains(&Backend::Sqlite) {
@@ -74,10 +78,7 @@ fn main() {
     };
     for &backend in &args.backend {
         for &chats in &args.chats {
-            let cells: Vec<Cell> =
-                args.runtime.iter().map(|&runtime| Cell { backend, runtime, chats }).collect();
-            let (bare, measured) = plan.compare(&cells, &template);
-            report.add_cells(&bare, measured);
+            report.add(&plan.compare(backend, chats, &args.runtime, &template));
         }
     }
     for &backend in &args.backend {
@@ -86,11 +87,19 @@ fn main() {
         }
     }
     report.print_findings();
-    if let Some(path) = &args.json {
-        if let Err(error) = std::fs::write(path, report.json()) {
+    if let Some((path, mut file)) = json {
+        file.write_all(report.json().as_bytes()).unwrap();
+        println!("\nwritten to {}", path.display());
+    }
+}
+
+/// Makes the file before anything is measured, so that a wrong path costs no time.
+fn create(path: PathBuf) -> (PathBuf, File) {
+    match File::create(&path) {
+        Ok(file) => (path, file),
+        Err(error) => {
             eprintln!("error: {} cannot be written: {error}", path.display());
             std::process::exit(1);
         }
-        println!("\nwritten to {}", path.display());
     }
 }

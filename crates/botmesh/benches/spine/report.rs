@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::bot::Backend;
-use crate::load::{Cell, IDLE_CHATS, Measured, PerMessage};
+use crate::load::{Cell, Compared, IDLE_CHATS, Measured};
 use crate::message::Template;
 
-/// The aims: at many chats this share of the bare program's rate, alone this multiple of its median cycle.
+/// The aims: many chats at this share of the bare program's rate, one chat at this multiple of its median cycle.
 const AIM_RATE: f64 = 0.5;
 const AIM_CYCLE: f64 = 1.5;
 
@@ -21,14 +21,28 @@ pub(crate) struct Report {
     allocations: Vec<(Backend, u32, (f64, f64))>,
 }
 
+#[derive(Clone, Copy)]
+enum Program {
+    Bare,
+    InStep,
+    Bot(Cell),
+}
+
 /// A line of the table: the medians of the rounds.
 struct Line {
-    cell: Option<Cell>,
+    program: Program,
     chats: u32,
-    median: Measured,
-    /// Beside the bare program of the same round: its rate, and its median cycle.
-    rate: Option<Ratio>,
-    cycle: Option<Ratio>,
+    rate: f64,
+    p50: f64,
+    p99: f64,
+    commits: f64,
+    writes: f64,
+    runtime_sleeps: f64,
+    writer_sleeps: f64,
+    /// Beside the other programs of the same round: the rates, and the median cycle.
+    to_bare: Option<Ratio>,
+    to_in_step: Option<Ratio>,
+    cycle_to_bare: Option<Ratio>,
 }
 
 /// The median of the rounds, and the extremes.
@@ -46,26 +60,13 @@ impl Ratio {
         Some(Self { median: *ratios.get(ratios.len() / 2)?, min: *ratios.first()?, max: *ratios.last()? })
     }
 
+    /// Round by round.
+    fn between(these: &[Measured], those: &[Measured], of: fn(&Measured) -> f64) -> Option<Self> {
+        Self::of(these.iter().zip(those).map(|(this, that)| of(this) / of(that)))
+    }
+
     fn json(self) -> Value {
         json!({ "median": self.median, "min": self.min, "max": self.max })
-    }
-}
-
-fn median_of(rounds: &[Measured]) -> Measured {
-    let median = |of: &dyn Fn(&Measured) -> f64| Ratio::of(rounds.iter().map(of)).map_or(0.0, |r| r.median);
-    let time = |of: &dyn Fn(&Measured) -> Duration| {
-        Duration::from_secs_f64(median(&|round| of(round).as_secs_f64()))
-    };
-    Measured {
-        rate: median(&|round| round.rate),
-        p50: time(&|round| round.p50),
-        p99: time(&|round| round.p99),
-        per_message: PerMessage {
-            commits: median(&|round| round.per_message.commits),
-            writes: median(&|round| round.per_message.writes),
-            runtime_sleeps: median(&|round| round.per_message.runtime_sleeps),
-            writer_sleeps: median(&|round| round.per_message.writer_sleeps),
-        },
     }
 }
 
@@ -73,56 +74,110 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
+fn percent(ratio: Option<Ratio>) -> String {
+    ratio.map_or_else(String::new, |ratio| format!("{:.0} %", 100.0 * ratio.median))
+}
+
+impl Line {
+    fn new(program: Program, rounds: &[Measured], compared: &Compared) -> Self {
+        let median = |of: &dyn Fn(&Measured) -> f64| {
+            Ratio::of(rounds.iter().map(of)).map_or(0.0, |ratio| ratio.median)
+        };
+        let beside = |those: &[Measured], of: fn(&Measured) -> f64| match program {
+            Program::Bot(_) => Ratio::between(rounds, those, of),
+            Program::Bare | Program::InStep => None,
+        };
+        Self {
+            program,
+            chats: compared.chats,
+            rate: median(&|round| round.rate),
+            p50: median(&|round| micros(round.p50)),
+            p99: median(&|round| micros(round.p99)),
+            commits: median(&|round| round.per_message.commits),
+            writes: median(&|round| round.per_message.writes),
+            runtime_sleeps: median(&|round| round.per_message.runtime_sleeps),
+            writer_sleeps: median(&|round| round.per_message.writer_sleeps),
+            to_bare: beside(&compared.bare, |round| round.rate),
+            to_in_step: beside(&compared.in_step, |round| round.rate),
+            cycle_to_bare: beside(&compared.bare, |round| micros(round.p50)),
+        }
+    }
+
+    fn name(&self) -> (&'static str, &'static str) {
+        match self.program {
+            Program::Bot(cell) => (cell.backend.name(), cell.runtime.name()),
+            Program::Bare => ("sqlite", "(bare)"),
+            Program::InStep => ("sqlite", "(in step)"),
+        }
+    }
+
+    fn print(&self) {
+        let (backend, program) = self.name();
+        let Self { chats, rate, p50, p99, .. } = self;
+        let times = self.cycle_to_bare.map_or_else(String::new, |ratio| format!("{:.2}x", ratio.median));
+        let (to_bare, to_in_step) = (percent(self.to_bare), percent(self.to_in_step));
+        print!("{backend:<7} {program:<9} {chats:>5} {rate:>9.0} {p50:>9.1} {p99:>9.1}");
+        print!("  {to_bare:>7} {to_in_step:>7} {times:>7}");
+        match self.program {
+            Program::Bot(_) => print!("  {:>7.2} {:>7.2}", self.commits, self.writes),
+            Program::Bare | Program::InStep => print!("  {:>7} {:>7}", "", ""),
+        }
+        println!(" {:>7.2} {:>7.2}", self.runtime_sleeps, self.writer_sleeps);
+    }
+
+    fn json(&self) -> Value {
+        let (backend, program) = self.name();
+        json!({
+            "journal": backend,
+            "program": program.trim_matches(['(', ')']),
+            "chats": self.chats,
+            "messages_per_second": self.rate,
+            "p50_us": self.p50,
+            "p99_us": self.p99,
+            "rate_to_bare": self.to_bare.map(Ratio::json),
+            "rate_to_in_step": self.to_in_step.map(Ratio::json),
+            "p50_to_bare": self.cycle_to_bare.map(Ratio::json),
+            "per_message": {
+                "commits": matches!(self.program, Program::Bot(_)).then_some(self.commits),
+                "writes": matches!(self.program, Program::Bot(_)).then_some(self.writes),
+                "runtime_sleeps": self.runtime_sleeps,
+                "writer_sleeps": self.writer_sleeps,
+            },
+        })
+    }
+}
+
 impl Report {
     pub(crate) fn new(template: &Template, seconds: f64, rounds: u32) -> Self {
-        Self {
-            bytes: template.bytes(),
-            seconds,
-            rounds,
-            idle: None,
-            lines: Vec::new(),
-            allocations: Vec::new(),
-        }
+        let bytes = template.bytes();
+        Self { bytes, seconds, rounds, idle: None, lines: Vec::new(), allocations: Vec::new() }
     }
 
     pub(crate) fn print_heading(&self) {
         println!(
-            "One message: admit, journal, handler, one reply journaled, sent, done. Three commits of together {} bytes.\n\
-             A cycle: from the call of `admit` until the commit returned that makes the message done; then the chat \
-             admits\nits next message. bare: a program that makes the same commits with rusqlite, on the same disk in \
-             turns with the\nbot. Medians of {} rounds of {:.1} s.\n",
+            "A message is admitted, journaled and handled; one reply is journaled and sent; both are noted as done: three\n\
+             commits of together {} bytes. A cycle lasts from the call of `admit` until the last commit returned; then\n\
+             the chat admits its next message. Medians of {} rounds of {:.1} s, in which the programs took turns.\n\n\
+             (bare): the same commits by a program of nothing but rusqlite, one thread that writes and a task for each\n\
+             chat; for one chat, a thread that writes itself. (in step): one thread commits for all chats at once.\n\
+             sleeps: how often threads of the runtime, and the one that writes, waited for each other or for the disk.\n",
             self.bytes, self.rounds, self.seconds,
         );
-        println!(
-            "{:<7} {:<8} {:>5} {:>9} {:>9} {:>9}  {:>8} {:>8}  {:>8} {:>7} {:>8} {:>7}",
-            "",
-            "",
-            "",
-            "messages",
-            "cycle",
-            "cycle",
-            "rate to",
-            "p50 to",
-            "commits",
-            "writes",
-            "runtime",
-            "writer"
-        );
-        println!(
-            "{:<7} {:<8} {:>5} {:>9} {:>9} {:>9}  {:>8} {:>8}  {:>8} {:>7} {:>8} {:>7}",
-            "journal",
-            "runtime",
-            "chats",
-            "/ s",
-            "p50 µs",
-            "p99 µs",
-            "bare",
-            "bare",
-            "/ msg",
-            "/ msg",
-            "sleeps",
-            "sleeps"
-        );
+        for heads in [
+            [
+                "", "", "", "messages", "cycle", "cycle", "rate to", "rate to", "p50 to", "commits",
+                "writes", "sleeps", "sleeps",
+            ],
+            [
+                "journal", "runtime", "chats", "/ s", "p50 µs", "p99 µs", "bare", "in step", "bare", "/ msg",
+                "/ msg", "runtime", "writer",
+            ],
+        ] {
+            let [journal, runtime, chats, rate, p50, p99, bare, step, times, commits, writes, sleeps, writer] =
+                heads;
+            print!("{journal:<7} {runtime:<9} {chats:>5} {rate:>9} {p50:>9} {p99:>9}");
+            println!("  {bare:>7} {step:>7} {times:>7}  {commits:>7} {writes:>7} {sleeps:>7} {writer:>7}");
+        }
     }
 
     pub(crate) fn add_idle(&mut self, bytes: f64) {
@@ -130,24 +185,13 @@ impl Report {
     }
 
     /// Adds the rounds of a setting, and prints its lines.
-    pub(crate) fn add_cells(&mut self, bare: &[Measured], cells: Vec<(Cell, Vec<Measured>)>) {
-        let first = self.lines.len();
-        if let (false, Some((cell, _))) = (bare.is_empty(), cells.first()) {
-            let median = median_of(bare);
-            self.lines.push(Line { cell: None, chats: cell.chats, median, rate: None, cycle: None });
-        }
-        for (cell, rounds) in cells {
-            let pairs = || rounds.iter().zip(bare);
-            self.lines.push(Line {
-                cell: Some(cell),
-                chats: cell.chats,
-                median: median_of(&rounds),
-                rate: Ratio::of(pairs().map(|(bot, bare)| bot.rate / bare.rate)),
-                cycle: Ratio::of(pairs().map(|(bot, bare)| micros(bot.p50) / micros(bare.p50))),
-            });
-        }
-        for line in &self.lines[first..] {
+    pub(crate) fn add(&mut self, compared: &Compared) {
+        let bare = [(Program::Bare, &compared.bare), (Program::InStep, &compared.in_step)];
+        let bots = compared.bots.iter().map(|(cell, rounds)| (Program::Bot(*cell), rounds));
+        for (program, rounds) in bare.into_iter().chain(bots).filter(|(_, rounds)| !rounds.is_empty()) {
+            let line = Line::new(program, rounds, compared);
             line.print();
+            self.lines.push(line);
         }
     }
 
@@ -156,14 +200,10 @@ impl Report {
     }
 
     pub(crate) fn print_findings(&self) {
-        println!(
-            "\nsleeps: how often, for each message, threads of the runtime and the thread that writes waited for each \
-             other or\nfor the disk (voluntary context switches)."
-        );
         self.print_chart();
-        println!("\nallocations on the runtime's thread, for each message, counted apart from the times:");
+        println!("\nallocations of a message on the runtime's thread, counted apart from the times:");
         for (backend, chats, (count, bytes)) in &self.allocations {
-            println!("  {:<7} {chats:>4} chats {count:>8.0} of together {bytes:.0} bytes", backend.name());
+            println!("  {:<7} {chats:>4} chats {count:>6.0} of together {bytes:>6.0} bytes", backend.name());
         }
         if let Some(idle) = self.idle {
             println!(
@@ -174,50 +214,40 @@ impl Report {
     }
 
     fn print_chart(&self) {
-        const WIDTH: f64 = 50.0;
-        if self.lines.iter().all(|line| line.rate.is_none()) {
-            return;
-        }
-        let bar =
-            |share: f64, full: f64| "#".repeat((share / full * WIDTH).round().clamp(0.0, 60.0) as usize);
-        println!("\nrate beside the bare program (100 %):");
-        for (line, name, ratio) in self.compared(|line| line.rate) {
-            let aim = match line.chats {
-                1 => String::new(),
-                _ => verdict(ratio.median >= AIM_RATE, "aim: at least 50 %"),
-            };
-            let Ratio { median, min, max } = ratio;
-            println!(
-                "  {name:<20} {:<50} {:>4.0} % ({:.0} to {:.0}) {aim}",
-                bar(median, 1.0),
-                100.0 * median,
-                100.0 * min,
-                100.0 * max
-            );
-        }
-        println!("\nmedian cycle beside the bare program (1.0):");
-        for (line, name, ratio) in self.compared(|line| line.cycle) {
-            let aim = match line.chats {
-                1 => verdict(ratio.median <= AIM_CYCLE, "aim: at most 1.5"),
-                _ => String::new(),
-            };
-            let Ratio { median, min, max } = ratio;
-            println!("  {name:<20} {:<50} {median:>4.2} ({min:.2} to {max:.2}) {aim}", bar(median, 2.5));
-        }
+        let many = |line: &Line| line.chats > 1;
+        let alone = |line: &Line| line.chats == 1;
+        let aim = |reached: bool| if reached { "reached" } else { "MISSED" };
+        self.print_bars("rate of many chats beside (bare); aim: 50 %", 0.5, &|line| {
+            let ratio = line.to_bare.filter(|_| many(line))?;
+            Some((ratio, aim(ratio.median >= AIM_RATE)))
+        });
+        self.print_bars("rate of many chats beside (in step), which is no aim", 0.5, &|line| {
+            Some((line.to_in_step.filter(|_| many(line))?, ""))
+        });
+        self.print_bars("median cycle of one chat beside (bare); aim: at most 150 %", 0.25, &|line| {
+            let ratio = line.cycle_to_bare.filter(|_| alone(line))?;
+            Some((ratio, aim(ratio.median <= AIM_CYCLE)))
+        });
     }
 
-    fn compared(&self, of: fn(&Line) -> Option<Ratio>) -> Vec<(&Line, String, Ratio)> {
-        let compared = self.lines.iter().filter_map(|line| {
-            let cell = line.cell?;
-            let name = format!("{} chats, {}", cell.chats, cell.runtime.name());
-            Some((line, name, of(line)?))
-        });
-        compared.collect()
+    /// A bar for each line that is in the chart; 1 % is `width` characters.
+    fn print_bars(&self, title: &str, width: f64, of: &dyn Fn(&Line) -> Option<(Ratio, &'static str)>) {
+        let bars: Vec<_> = self.lines.iter().filter_map(|line| Some((line, of(line)?))).collect();
+        if bars.is_empty() {
+            return;
+        }
+        println!("\n{title}:");
+        for (line, (Ratio { median, min, max }, aim)) in bars {
+            let [median, min, max] = [median, min, max].map(|ratio| 100.0 * ratio);
+            let bar = "#".repeat((median * width).round().clamp(0.0, 80.0) as usize);
+            let (_, program) = line.name();
+            println!("  {:>4} {program:<8} {bar} {median:.0} % ({min:.0} to {max:.0}) {aim}", line.chats);
+        }
     }
 
     pub(crate) fn json(&self) -> String {
         let allocations = self.allocations.iter().map(|(backend, chats, (count, bytes))| {
-            json!({ "backend": backend.name(), "chats": chats, "count": count, "bytes": bytes })
+            json!({ "journal": backend.name(), "chats": chats, "count": count, "bytes": bytes })
         });
         let report = json!({
             "bytes_per_message": self.bytes,
@@ -228,62 +258,5 @@ impl Report {
             "idle_chat_bytes": self.idle,
         });
         format!("{report:#}\n")
-    }
-}
-
-fn verdict(reached: bool, aim: &str) -> String {
-    let verdict = if reached { "reached" } else { "MISSED" };
-    format!("{aim}, {verdict}")
-}
-
-impl Line {
-    fn name(&self) -> (&'static str, &'static str) {
-        match self.cell {
-            Some(cell) => (cell.backend.name(), cell.runtime.name()),
-            None => ("sqlite", "bare"),
-        }
-    }
-
-    fn print(&self) {
-        let (backend, runtime) = self.name();
-        let Measured { rate, p50, p99, per_message } = self.median;
-        print!(
-            "{backend:<7} {runtime:<8} {:>5} {rate:>9.0} {:>9.1} {:>9.1}",
-            self.chats,
-            micros(p50),
-            micros(p99)
-        );
-        let percent = self.rate.map_or(String::new(), |ratio| format!("{:.0} %", 100.0 * ratio.median));
-        let times = self.cycle.map_or(String::new(), |ratio| format!("{:.2}x", ratio.median));
-        print!("  {percent:>8} {times:>8}");
-        if self.cell.is_some() {
-            let PerMessage { commits, writes, runtime_sleeps, writer_sleeps } = per_message;
-            print!("  {commits:>8.2} {writes:>7.2} {runtime_sleeps:>8.2} {writer_sleeps:>7.2}");
-        }
-        println!();
-    }
-
-    fn json(&self) -> Value {
-        let (backend, program) = self.name();
-        let Measured { rate, p50, p99, per_message } = self.median;
-        let mut value = json!({
-            "backend": backend,
-            "program": program,
-            "chats": self.chats,
-            "messages_per_second": rate,
-            "p50_us": micros(p50),
-            "p99_us": micros(p99),
-            "rate_to_bare": self.rate.map(Ratio::json),
-            "p50_to_bare": self.cycle.map(Ratio::json),
-        });
-        if self.cell.is_some() {
-            value["per_message"] = json!({
-                "commits": per_message.commits,
-                "writes": per_message.writes,
-                "runtime_sleeps": per_message.runtime_sleeps,
-                "writer_sleeps": per_message.writer_sleeps,
-            });
-        }
-        value
     }
 }
