@@ -267,7 +267,12 @@ async fn run_channel(world: &World, intake: &Arc<Intake>, stop: &CancellationTok
         };
         failures += 1;
         world.events.error("receiving from the channel", &error);
-        world.seams.clock.sleep(backoff.delay(failures, error.retry_after, &*world.seams.entropy)).await;
+        let delay = backoff.delay(failures, error.retry_after, &*world.seams.entropy);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Over::Asked,
+            () = world.seams.clock.sleep(delay) => {}
+        }
     }
 }
 

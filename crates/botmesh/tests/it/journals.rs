@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::InboxState;
+use botmesh::core::journal::{Change, InboxState};
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, OnAmbiguous};
+use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError};
 use botmesh_testing::Fault;
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -334,4 +334,66 @@ async fn a_failing_acknowledgement_does_not_run_the_handler_again() {
     let working = journal.inbox().list(InboxState::Working, None, 10).await.expect("a listing");
     assert!(working.records.is_empty());
     life.stop().await;
+}
+
+#[tokio::test]
+async fn a_dead_message_that_an_operator_replays_has_all_its_attempts_again() {
+    let stage = Stage::new(Resolve::Never);
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let inbox = InboxConfig { on_handler_error: OnHandlerError::Retry, ..InboxConfig::default() };
+    let life = stage.start_with(Durability::default().with_instance_id("bot").with_inbox(inbox), |bot| {
+        bot.otherwise(move |c: Ctx| {
+            let run = counted.fetch_add(1, Ordering::Relaxed) + 1;
+            async move {
+                if run < 10 {
+                    return Err("not yet".into());
+                }
+                c.reply("at last").await?;
+                Result::<()>::Ok(())
+            }
+        })
+    });
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("its death", || life.bot.metrics().inbound_dead == 1).await;
+    for _ in 0..3 {
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    }
+    life.settled().await;
+    assert_eq!((runs.load(Ordering::Relaxed), life.bot.metrics().inbound_duplicates), (5, 3));
+    let journal = life.bot.journal().expect("a durable bot");
+    let page = journal.inbox().list(InboxState::Dead, None, 10).await.expect("a listing");
+    let dead = &page.records[0];
+    let again = dead.record.replay(journal.now().await.expect("the time")).expect("a dead record");
+    let written = journal.commit_one(Change::update(dead.version, &again)).await.expect("a commit");
+    assert!(written.applied().is_some());
+    life.until("the reply", || stage.channel.texts_to("ana") == ["at last"]).await;
+    assert_eq!(runs.load(Ordering::Relaxed), 10);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn without_an_inbox_a_message_is_refused_or_handled_as_configured() {
+    for fail_open in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let runs = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&runs);
+        let mut durability = Durability::default().with_instance_id("bot");
+        durability.fail_open = fail_open;
+        let mut life = stage.start_with(durability, |bot| {
+            bot.otherwise(move |_: Ctx| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                async {}
+            })
+        });
+        assert!(life.deliver(Inbound::text("m0", "ana", "hi")).await);
+        life.settled().await;
+        life.journal.set_down(true);
+        assert_eq!(life.deliver(Inbound::text("m1", "ana", "hi")).await, fail_open);
+        life.settled().await;
+        assert_eq!(runs.load(Ordering::Relaxed), 1 + u32::from(fail_open));
+        assert!(life.event_names().contains(&"error"));
+        life.journal.set_down(false);
+        life.stop().await;
+    }
 }

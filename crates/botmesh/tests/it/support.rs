@@ -6,7 +6,7 @@ use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::inbound::Inbound;
 use botmesh::core::kv::DurableKv;
 use botmesh::core::memory::{MemoryKv, MemoryStore};
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{Provider, Resolve};
 use botmesh::core::spawn::{Seams, Spawner};
 use botmesh::{Bot, BotBuilder, BotEvent, Durability};
 use botmesh_testing::{LossyKv, MockProvider, TestSpawner, VirtualClock};
@@ -22,6 +22,8 @@ const PATIENCE: usize = 20_000;
 pub(crate) struct Stage {
     pub(crate) channel: MockProvider,
     pub(crate) clock: VirtualClock,
+    /// What the bot gets in place of the channel itself.
+    pub(crate) provider: Option<Arc<dyn Provider>>,
     store: MemoryStore,
     kv: Arc<dyn DurableKv>,
     /// The seed of the next life: no two processes draw the same random numbers.
@@ -46,6 +48,7 @@ impl Stage {
         Self {
             channel: MockProvider::with_resolve(resolve),
             clock: VirtualClock::new(),
+            provider: None,
             store: MemoryStore::new(),
             kv: Arc::new(MemoryKv::new()),
             seed: AtomicU64::new(7),
@@ -84,7 +87,8 @@ impl Stage {
         };
         let channel = self.channel.clone();
         let store = MortalStore::new(Arc::new(self.store.clone()), journal.clone());
-        let builder = builder.shared_provider(Arc::new(channel.clone())).store(store.clone()).seams(seams);
+        let provider = self.provider.clone().unwrap_or_else(|| Arc::new(channel.clone()));
+        let builder = builder.shared_provider(provider).store(store.clone()).seams(seams);
         let bot = builder.build().expect("a bot that can be built");
         let events = bot.events();
         let (running, ended) = (bot.clone(), Arc::new(OnceLock::new()));

@@ -1,0 +1,226 @@
+//! What a channel may do: have a name, media and failures.
+
+use std::sync::{Arc, Mutex};
+
+use botmesh::core::Bytes;
+use botmesh::core::CancellationToken;
+use botmesh::core::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase};
+use botmesh::core::id::{ChatId, SendKey};
+use botmesh::core::inbound::{Inbound, InboundMedia};
+use botmesh::core::media::{MediaRef, StoredMediaRef};
+use botmesh::core::provider::{
+    Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve, SendReceipt, SendRequest,
+};
+use botmesh::core::store::{Direction, Store};
+use botmesh::prelude::*;
+use botmesh_testing::MockProvider;
+use tokio::sync::watch;
+
+use crate::support::Stage;
+
+/// The mock channel, with a name, live media references and failures of its connection.
+struct Special {
+    inner: MockProvider,
+    /// What the next calls of `run` fail with.
+    failures: Mutex<Vec<ChannelError>>,
+}
+
+#[async_trait::async_trait]
+impl Provider for Special {
+    fn id(&self) -> &str {
+        self.inner.id()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn username(&self) -> Option<String> {
+        Some("shop_bot".to_owned())
+    }
+
+    fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.inner.connection()
+    }
+
+    async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
+        let failure = self.failures.lock().expect("no panic").pop();
+        match failure {
+            Some(failure) => Err(failure),
+            None => self.inner.run(sink, stop).await,
+        }
+    }
+
+    async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        self.inner.send(request).await
+    }
+
+    async fn resolve(&self, token: &SendKey, chat: &ChatId) -> Resolution {
+        self.inner.resolve(token, chat).await
+    }
+
+    fn serialize_media(&self, media: &MediaRef) -> Option<StoredMediaRef> {
+        (media.token != "view-once").then(|| StoredMediaRef { v: 7, data: media.token.clone() })
+    }
+
+    fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
+        match stored.data.as_str() {
+            Some("forged") => Err(MediaUnavailable {
+                reason: MediaUnavailableReason::RehydrateFailed,
+                detail: "a forged reference".to_owned(),
+            }),
+            token => Ok(MediaRef { provider: "mock".to_owned(), token: format!("again {token:?}").into() }),
+        }
+    }
+
+    async fn load_media(&self, media: &MediaRef) -> Result<Bytes, ChannelError> {
+        Ok(Bytes::from(media.token.to_string()))
+    }
+}
+
+fn special(failures: Vec<ChannelError>) -> Stage {
+    let mut stage = Stage::new(Resolve::Never);
+    let provider = Special { inner: stage.channel.clone(), failures: Mutex::new(failures) };
+    stage.provider = Some(Arc::new(provider));
+    stage
+}
+
+fn echo(bot: botmesh::BotBuilder) -> botmesh::BotBuilder {
+    bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await })
+}
+
+#[tokio::test]
+async fn a_command_may_name_the_bot() {
+    let stage = special(Vec::new());
+    let life = stage.start(|bot| {
+        bot.when(command("/start"), |c: Ctx| async move { c.reply(format!("started {}", c.arg(1))).await })
+            .otherwise(|c: Ctx| async move { c.reply("otherwise").await })
+    });
+    assert_eq!(life.say("m1", "/start@Shop_Bot now", 1).await, ["started now"]);
+    assert_eq!(life.say("m2", "/start@other_bot now", 1).await, ["otherwise"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_fails_is_made_again() {
+    let failure = || ChannelError::new(ErrorClass::Transient, Phase::NotWritten, "the network is away");
+    let stage = special(vec![failure(), failure()]);
+    let mut life = stage.start(echo);
+    stage.clock.advance(Duration::from_secs(10)).await;
+    assert_eq!(life.say("m1", "hi", 1).await, ["hi"]);
+    assert_eq!(life.event_names().iter().filter(|name| **name == "error").count(), 2);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_ends_the_bot_with_the_reason() {
+    let stage = special(vec![ChannelError::new(ErrorClass::Auth, Phase::Answered, "the token was revoked")]);
+    let life = stage.start(echo);
+    life.until("the end", || life.ended.get().is_some()).await;
+    let error = life.ended.get().expect("an end").as_ref().expect_err("a reason");
+    assert!(error.contains("the token was revoked"), "{error}");
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_bot_stops_while_it_waits_for_its_connection() {
+    let failure = || ChannelError::new(ErrorClass::Transient, Phase::NotWritten, "the network is away");
+    let stage = special((0..50).map(|_| failure()).collect());
+    let life = stage.start(echo);
+    stage.clock.advance(Duration::from_secs(100)).await;
+    life.bot.stop();
+    stage.clock.advance(Duration::ZERO).await;
+    assert!(life.ended.get().is_some(), "it does not stop");
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn media_of_a_message_that_runs_again_is_the_channels_to_rebuild() {
+    for (token, first, again) in [
+        ("photo", "\"photo\"", "\"again Some(\\\"photo\\\")\""),
+        ("forged", "\"forged\"", "\"forged\""),
+        ("view-once", "\"view-once\"", "\"view-once\""),
+    ] {
+        let stage = special(Vec::new());
+        let life = stage.start(|bot| {
+            bot.when(IMAGE, |c: Ctx| async move {
+                let media = c.load_media().await?;
+                c.send(&"log".into(), String::from_utf8_lossy(&media).into_owned()).await?;
+                std::future::pending::<Result>().await
+            })
+        });
+        let media = MediaRef { provider: "mock".to_owned(), token: token.into() };
+        let body = InboundBody::Image(InboundMedia { media, caption: None, mime: None, file_name: None });
+        assert!(life.deliver(Inbound::private("m1", "ana", body)).await);
+        life.until("the first run", || stage.channel.texts_to("log") == [first]).await;
+        life.settled_but_for_turns().await;
+        life.kill().await;
+        let life = stage.start(|bot| {
+            bot.when(IMAGE, |c: Ctx| async move {
+                let media = c.load_media().await?;
+                c.reply(String::from_utf8_lossy(&media).into_owned()).await?;
+                Result::<()>::Ok(())
+            })
+        });
+        life.until("the second run", || stage.channel.texts_to("ana") == [again]).await;
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_log_holds_each_message_once_in_both_directions() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| echo(bot).log_messages(true));
+    life.say("m1", "hi", 1).await;
+    life.say("m2", "ho", 1).await;
+    life.settled().await;
+    let mut log = life.store.log(&"ana".into(), None, 10).await.expect("a log");
+    log.reverse();
+    let log: Vec<_> = log.into_iter().map(|(_, entry)| (entry.direction, entry.text)).collect();
+    let expected =
+        [(Direction::In, "hi"), (Direction::Out, "hi"), (Direction::In, "ho"), (Direction::Out, "ho")];
+    assert_eq!(log, expected.map(|(direction, text)| (direction, text.to_owned())));
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_chosen_language_stays_chosen() {
+    let stage = Stage::new(Resolve::Never);
+    let speaks = |bot: botmesh::BotBuilder| {
+        bot.when(regex("^speak (.+)$"), |c: Ctx| async move { c.set_language(c.arg(1)).await }).otherwise(
+            |c: Ctx| async move {
+                let language = c.language().await?.unwrap_or_default();
+                c.reply(language).await?;
+                Result::<()>::Ok(())
+            },
+        )
+    };
+    let from = |event: &str, text: &str| {
+        let mut inbound = Inbound::text(event, "ana", text);
+        if let Some(sender) = &mut inbound.sender {
+            sender.language = Some("en".to_owned());
+        }
+        inbound
+    };
+    let life = stage.start(speaks);
+    for inbound in [from("m1", "hi"), from("m2", "speak es"), from("m3", "hi")] {
+        assert!(life.deliver(inbound).await);
+    }
+    life.until("two replies", || stage.channel.texts_to("ana") == ["en", "es"]).await;
+    life.stop().await;
+    let life = stage.start(speaks);
+    assert!(life.deliver(from("m4", "hi")).await);
+    life.until("the reply", || stage.channel.texts_to("ana") == ["en", "es", "es"]).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_bot_runs_once_and_sends_only_while_it_runs() {
+    let bot = echo(Bot::builder().shared_provider(Arc::new(MockProvider::new()))).build().expect("a bot");
+    let early = bot.send("ana", "hi").await.expect_err("it does not run");
+    assert!(early.to_string().contains("not running"), "{early}");
+    bot.stop();
+    bot.run().await.expect("an end in good order");
+    let again = bot.run().await.expect_err("a second run");
+    assert!(again.to_string().contains("build another one"), "{again}");
+}
