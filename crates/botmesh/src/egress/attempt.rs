@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::lanes::Lane;
 use super::{Egress, Sent, TurnScope, dead};
 use crate::bot::OnAmbiguous;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
@@ -46,10 +47,11 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         started: Stored<OutboxRecord>,
+        lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let key = started.record.key.clone();
         let attempted = self.attempt(open, scope, started).await?;
-        self.retry_inline(open, scope, key, attempted).await
+        self.retry_inline(open, scope, key, attempted, lane).await
     }
 
     /// As [`attempt_inline`](Self::attempt_inline), for a send that a dead process left in flight.
@@ -58,10 +60,11 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         stored: Stored<OutboxRecord>,
+        lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let key = stored.record.key.clone();
         let attempted = resolve(&self.world, open, stored, &ended_in_flight()).await?;
-        self.retry_inline(open, scope, key, attempted).await
+        self.retry_inline(open, scope, key, attempted, lane).await
     }
 
     async fn retry_inline(
@@ -70,6 +73,7 @@ impl Egress {
         scope: Option<&TurnScope>,
         key: SendKey,
         mut attempted: Attempted,
+        lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let clock = &self.world.seams.clock;
         let give_up = self.world.now() + open.config.outbox.inline_max;
@@ -78,6 +82,7 @@ impl Egress {
             let waiting = match attempted {
                 Attempted::Waiting(waiting) => waiting,
                 Attempted::Sent(record) => {
+                    drop(lane);
                     let sent = Sent { key, message: record.message, deduped: false };
                     self.after_sent(&record.chat, &record.content, &sent).await;
                     return Ok(sent);
@@ -137,9 +142,10 @@ impl Egress {
         if self.inline.contains(&due.record.key) {
             return Ok(());
         }
-        let _lane = self.lanes.enter(&due.record.chat).await;
+        let lane = self.lanes.enter(&due.record.chat).await;
         let Some(started) = self.start_attempt(open, &due).await? else { return Ok(()) };
         if let Attempted::Sent(record) = self.attempt(open, None, started).await? {
+            drop(lane);
             let sent = Sent { key: record.key.clone(), message: record.message.clone(), deduped: false };
             self.after_sent(&record.chat, &record.content, &sent).await;
         }

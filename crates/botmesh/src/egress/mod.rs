@@ -17,7 +17,7 @@ use crate::core::spawn::Task;
 use crate::core::store::Direction;
 use crate::world::{OpenJournal, World};
 use attempt::InlineRetries;
-use lanes::Lanes;
+use lanes::{Lane, Lanes};
 pub(crate) use scope::TurnScope;
 
 /// A boxed future with a value.
@@ -132,6 +132,7 @@ impl Egress {
         Ok(content)
     }
 
+    /// Not in the chat's lane: a hook may send to the chat.
     async fn after_sent(&self, chat: &ChatId, content: &Content, sent: &Sent) {
         if let Some(message) = sent.message.clone() {
             self.world.log_message(Direction::Out, chat, message, content.readable_text()).await;
@@ -143,8 +144,9 @@ impl Egress {
 
     async fn send_directly(&self, key: SendKey, chat: &ChatId, content: Content) -> Result<Sent, SendError> {
         let content = self.run_before_hooks(chat, content).await?;
-        let _lane = self.lanes.enter(chat).await;
+        let lane = self.lanes.enter(chat).await;
         let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
+        drop(lane);
         let sent = Sent { key, message: Some(receipt.message), deduped: false };
         self.after_sent(chat, &content, &sent).await;
         Ok(sent)
@@ -156,15 +158,19 @@ impl Egress {
         scope: Option<&TurnScope>,
         mut send: Send,
     ) -> Result<Sent, SendError> {
-        let _lane = self.lanes.enter(&send.chat).await;
+        let lane = self.lanes.enter(&send.chat).await;
         loop {
             match self.begin(open, scope, &send).await? {
-                Begun::Fresh(stored) => return self.attempt_inline(open, scope, stored).await,
-                Begun::Bypassed(sent) => return Ok(sent),
+                Begun::Fresh(stored) => return self.attempt_inline(open, scope, stored, lane).await,
+                Begun::Bypassed(content, sent) => {
+                    drop(lane);
+                    Box::pin(self.after_sent(&send.chat, &content, &sent)).await;
+                    return Ok(sent);
+                }
                 Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
                     // Once only: without a fingerprint, nothing diverges.
                     Some(key) => send = Send { key, fingerprint: None, ..send },
-                    None => return Box::pin(self.answer(open, scope, stored)).await,
+                    None => return Box::pin(self.answer(open, scope, stored, lane)).await,
                 },
             }
         }
@@ -189,7 +195,7 @@ impl Egress {
             tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");
             let receipt = self.world.provider.send(SendRequest::new(&send.chat, &content)).await?;
             let sent = Sent { key: send.key.clone(), message: Some(receipt.message), deduped: false };
-            return Ok(Begun::Bypassed(sent));
+            return Ok(Begun::Bypassed(content, sent));
         }
         let now = self.world.now();
         let Send { key, chat, fingerprint, source, .. } = send;
@@ -229,6 +235,7 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         stored: Stored<OutboxRecord>,
+        lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let key = stored.record.key.clone();
         match stored.record.state {
@@ -238,7 +245,7 @@ impl Egress {
             }
             OutboxState::Dead => Err(dead(&stored.record)),
             OutboxState::Waiting => match self.start_attempt(open, &stored).await? {
-                Some(started) => self.attempt_inline(open, scope, started).await,
+                Some(started) => self.attempt_inline(open, scope, started, lane).await,
                 None => Err(SendError::Deferred { key }),
             },
             OutboxState::InFlight => {
@@ -247,7 +254,7 @@ impl Egress {
                 if owner == ours || !open.journal.sessions().await?.is_dead(&owner) {
                     return Err(SendError::Deferred { key });
                 }
-                self.resolve_inline(open, scope, stored).await
+                self.resolve_inline(open, scope, stored, lane).await
             }
         }
     }
@@ -256,7 +263,7 @@ impl Egress {
 enum Begun {
     Fresh(Stored<OutboxRecord>),
     Known(Stored<OutboxRecord>),
-    Bypassed(Sent),
+    Bypassed(Content, Sent),
 }
 
 fn dead(record: &OutboxRecord) -> SendError {

@@ -288,3 +288,28 @@ async fn an_event_with_an_impossible_id_is_refused_and_the_next_one_is_answered(
     assert_eq!(life.say("m1", "hi", 1).await, ["fine"]);
     life.stop().await;
 }
+
+#[tokio::test]
+async fn a_hook_after_a_send_may_send_to_the_same_chat() {
+    for durable in [true, false] {
+        let stage = Stage::new(Resolve::Never);
+        let own: Arc<std::sync::OnceLock<Bot>> = Arc::default();
+        let bot = Arc::clone(&own);
+        let build = move |builder: BotBuilder| {
+            builder.otherwise(|c: Ctx| async move { c.reply(c.text()).await }).after_send(
+                move |chat, content: Content, _| {
+                    let bot = bot.get().cloned();
+                    async move {
+                        if let (Some(bot), "first") = (bot, content.readable_text()) {
+                            drop(bot.send(chat, "and another").await);
+                        }
+                    }
+                },
+            )
+        };
+        let life = if durable { stage.start(build) } else { stage.start_plain(build) };
+        own.set(life.bot.clone()).expect("one bot");
+        assert_eq!(life.say("m1", "first", 2).await, ["first", "and another"]);
+        life.stop().await;
+    }
+}

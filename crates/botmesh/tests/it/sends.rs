@@ -245,10 +245,21 @@ async fn an_error_of_any_length_is_kept_short() {
 #[tokio::test]
 async fn content_too_large_for_the_outbox_goes_around_it() {
     let stage = Stage::new(Resolve::Never);
-    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("x".repeat(2 << 20)).await }));
+    let after = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&after);
+    let life = stage.start(|bot| {
+        bot.otherwise(|c: Ctx| async move { c.reply("x".repeat(2 << 20)).await }).after_send(
+            move |_, _, _| {
+                seen.store(true, Ordering::Relaxed);
+                async {}
+            },
+        )
+    });
     life.say("m1", "hi", 1).await;
+    life.settled().await;
     assert_eq!(life.bot.metrics().outbox_bypassed, 1);
     assert_eq!(life.bot.metrics().outbox_journaled, 0);
+    assert!(after.load(Ordering::Relaxed), "no hook after the send");
     life.stop().await;
 }
 
