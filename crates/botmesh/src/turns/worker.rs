@@ -38,12 +38,9 @@ impl Turns {
 
     /// Serves a conversation until it has nothing to do.
     async fn serve(&self, key: ConversationKey, permit: Option<OwnedSemaphorePermit>) {
-        let _running = match permit {
-            Some(permit) => permit,
-            None => match Arc::clone(&self.running).acquire_owned().await {
-                Ok(permit) => permit,
-                Err(_) => return,
-            },
+        let mut running = match permit {
+            Some(permit) => Some(permit),
+            None => Arc::clone(&self.running).acquire_owned().await.ok(),
         };
         let mut finished = None;
         loop {
@@ -57,14 +54,20 @@ impl Turns {
             // With an inbox, what has not begun is left to the next start.
             let next = next.filter(|_| self.world.journal.is_none() || !self.world.stopping.is_cancelled());
             if let Some(work) = self.settle(finished.take(), next).await {
-                finished = Some(self.run_with_retries(&key, work).await);
+                finished = Some(self.run_with_retries(&key, work, &mut running).await);
             }
         }
     }
 
     /// Runs a message until nothing is left to try. What fails is tried again in its place: the answers that follow it in
     /// the conversation must not be taken for answers to something else.
-    async fn run_with_retries(&self, key: &ConversationKey, mut work: Work) -> Finished {
+    /// Meanwhile the place to run is given back.
+    async fn run_with_retries(
+        &self,
+        key: &ConversationKey,
+        mut work: Work,
+        running: &mut Option<OwnedSemaphorePermit>,
+    ) -> Finished {
         loop {
             let mut finished = self.run(key, work).await;
             let Some((delay, error)) = self.retry(&finished) else { return finished };
@@ -72,13 +75,18 @@ impl Turns {
                 turn.release();
             }
             self.world.commit_in_background(std::mem::take(&mut finished.sent));
-            tokio::select! {
+            *running = None;
+            let rested = async {
+                self.world.seams.clock.sleep(delay).await;
+                Arc::clone(&self.running).acquire_owned().await.ok()
+            };
+            *running = tokio::select! {
                 biased;
                 () = self.world.stopping.cancelled() => {
                     return Finished { verdict: Verdict::Postponed(error), ..finished };
                 }
-                () = self.world.seams.clock.sleep(delay) => {}
-            }
+                permit = rested => permit,
+            };
             match self.begin_again(&finished.work, &error).await {
                 Some(stored) => work = Work { record: Some(stored), replay: true, ..finished.work },
                 None => return finished,
