@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::core::error::{Cas, Effect};
+use crate::core::error::{Cas, Effect, StoreError};
 use crate::core::inbound::Inbound;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
@@ -190,17 +190,30 @@ impl Drop for Admission<'_> {
         self.world.spawn_tracked("finish-admission", async move {
             let Some(open) = &world.journal else { return };
             while !world.stopping.is_cancelled() {
-                match open.journal.inbox().get(&record.id).await {
-                    Ok(Some(stored)) if is_same(&stored.record, &record) => {
+                match find_out(open, &record).await {
+                    Ok(Some(stored)) => {
                         world.metrics.inbound_journaled.increment();
                         return fill(slot, permit, stored);
                     }
-                    Ok(_) => return,
-                    Err(_) => world.seams.clock.sleep(open.config.poll).await,
+                    Err(error) if error.retry() => world.seams.clock.sleep(open.config.poll).await,
+                    Ok(None) | Err(_) => return,
                 }
             }
         });
     }
+}
+
+/// The record of an admission that does not know whether its write took effect; `None` if it is another's. To look is not
+/// enough, because the write may still be under way: this one writes again, and whichever comes second loses.
+async fn find_out(
+    open: &OpenJournal,
+    record: &InboxRecord,
+) -> Result<Option<Stored<InboxRecord>>, StoreError> {
+    if let Cas::Applied(version) = open.journal.commit_one(Change::insert(record)).await? {
+        return Ok(Some(Stored { record: record.clone(), version }));
+    }
+    let stored = open.journal.inbox().get(&record.id).await?;
+    Ok(stored.filter(|stored| is_same(&stored.record, record)))
 }
 
 /// Whether the stored record is the one that this admission wrote, still untouched.

@@ -2,6 +2,7 @@
 
 mod channels;
 mod chaos;
+mod dropped;
 mod flows;
 mod journals;
 mod order;

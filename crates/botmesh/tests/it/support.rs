@@ -45,12 +45,17 @@ pub(crate) struct Life {
 
 impl Stage {
     pub(crate) fn new(resolve: Resolve) -> Self {
+        Self::with_kv(resolve, Arc::new(MemoryKv::new()))
+    }
+
+    /// A stage whose journals live in `kv`.
+    pub(crate) fn with_kv(resolve: Resolve, kv: Arc<dyn DurableKv>) -> Self {
         Self {
             channel: MockProvider::with_resolve(resolve),
             clock: VirtualClock::new(),
             provider: None,
             store: MemoryStore::new(),
-            kv: Arc::new(MemoryKv::new()),
+            kv,
             seed: AtomicU64::new(7),
         }
     }
