@@ -40,6 +40,7 @@ impl InboxState {
 /// One inbound event in the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InboxRecord {
+    #[serde(deserialize_with = "super::record::format")]
     v: u32,
     /// The record's id.
     pub id: RecordId,

@@ -80,6 +80,7 @@ pub struct Send {
 /// One send in the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutboxRecord {
+    #[serde(deserialize_with = "super::record::format")]
     v: u32,
     /// The idempotency key.
     pub key: SendKey,

@@ -1,8 +1,8 @@
 //! How records are stored: `16-byte write id ‖ JSON`, under a key with the journal's prefix.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::error::{StoreError, StoreErrorKind};
@@ -135,6 +135,14 @@ pub(super) fn decode<R: Record>(entry: &Entry) -> Result<Stored<R>, StoreError> 
             };
             Err(StoreError::new(kind, R::JOURNAL, "decode", message).with_source(error))
         }
+    }
+}
+
+/// Reads a record's format. A larger one is refused although the rest may look readable: it means something else.
+pub(super) fn format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match u32::deserialize(deserializer)? {
+        v if v > FORMAT => Err(D::Error::custom(format_args!("it has format {v}"))),
+        v => Ok(v),
     }
 }
 

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ const PAGE: usize = 500;
 /// One instance that owns or owned records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SessionRecord {
+    #[serde(deserialize_with = "super::record::format")]
     v: u32,
     instance: InstanceId,
     epoch: u64,
@@ -129,21 +130,24 @@ pub struct Sessions {
     asker: InstanceId,
     now: Timestamp,
     sessions: HashMap<InstanceId, Stored<SessionRecord>>,
+    /// Instances whose session this version cannot read.
+    unreadable: HashSet<InstanceId>,
 }
 
 impl Sessions {
     pub(super) async fn load(committer: &Committer, asker: InstanceId) -> Result<Self, StoreError> {
         let now = committer.now().await?;
         let range = Range::List { bucket: BUCKET, from: i64::MIN, until: i64::MAX };
-        let mut sessions = HashMap::new();
+        let (mut sessions, mut unreadable) = (HashMap::new(), HashSet::new());
         let mut after = None;
         loop {
             let entries = committer.kv().scan(range, after.as_ref(), PAGE).await?;
             let page: Page<SessionRecord> = Page::from_entries(range, &entries, PAGE);
             sessions.extend(page.records.into_iter().map(|stored| (stored.record.instance.clone(), stored)));
+            unreadable.extend(page.unreadable.into_iter().map(|(instance, _)| InstanceId::from(instance)));
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(Self { asker, now, sessions }),
+                None => return Ok(Self { asker, now, sessions, unreadable }),
             }
         }
     }
@@ -155,7 +159,8 @@ impl Sessions {
     /// of one chat would be handled by both, in any order.
     pub fn is_dead(&self, owner: &Owner) -> bool {
         match self.sessions.get(&owner.instance) {
-            None => true,
+            // An instance of a newer version may be alive.
+            None => !self.unreadable.contains(&owner.instance),
             Some(Stored { record, .. }) => {
                 let earlier_self = owner.instance == self.asker && record.epoch > owner.epoch;
                 earlier_self || record.expires < self.now

@@ -3,5 +3,6 @@
 
 mod coordinator;
 mod journal;
+mod journal_writes;
 mod memory_kv;
 mod memory_store;
