@@ -6,6 +6,7 @@ mod egress;
 mod events;
 mod flow;
 mod intake;
+mod lanes;
 mod metrics;
 mod sweeper;
 mod turns;

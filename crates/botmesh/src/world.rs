@@ -5,7 +5,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::bot::{Durability, OnHandlerError};
 use crate::core::error::Cas;
-use crate::core::id::{ChatId, MessageId};
+use crate::core::id::{ChatId, MessageId, ParticipantId};
 use crate::core::journal::{Change, Journal};
 use crate::core::kv::Version;
 use crate::core::provider::Provider;
@@ -13,6 +13,7 @@ use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
 use crate::events::{BotEvent, EventBus};
+use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 
 /// What every part of a running bot shares.
@@ -36,6 +37,8 @@ pub(crate) struct World {
     pub(crate) superseded: CancellationToken,
     /// Background work that a stop waits for.
     pub(crate) tracker: TaskTracker,
+    /// Who changes the state of a user: messages of several chats may run at the same time.
+    pub(crate) users: Lanes<ParticipantId>,
 }
 
 /// The journals and how to use them.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,8 +22,9 @@ use crate::egress::Egress;
 use crate::events::BotEvent;
 use crate::flow::Conversations;
 use crate::intake::Intake;
+use crate::lanes::Lanes;
 use crate::metrics::MetricsSnapshot;
-use crate::sweeper::{Sweeper, keep_session};
+use crate::sweeper::{Busy, Sweeper, keep_session};
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
 use crate::{Error, Result};
@@ -99,6 +100,8 @@ struct Engine {
     backlog: Arc<Semaphore>,
     /// Held while the sweeper sweeps.
     sweeping: Arc<Mutex<()>>,
+    /// What the sweeper has begun.
+    busy: Arc<Busy>,
 }
 
 impl Engine {
@@ -134,6 +137,7 @@ impl Engine {
             ended: CancellationToken::new(),
             superseded: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            users: Lanes::default(),
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
         let conversations = Conversations::new(flows, store);
@@ -142,23 +146,15 @@ impl Engine {
             Turns::new(Arc::clone(&world), Arc::clone(&coordinator), dispatcher, limits.max_concurrent);
         let backlog = Arc::new(Semaphore::new(limits.max_backlog));
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
-        let wake = Arc::new(Notify::new());
-        let sweeping = Arc::new(Mutex::new(()));
-        let running =
-            Running { world: Arc::clone(&world), egress: Arc::clone(&egress), wake: Arc::clone(&wake) };
+        let sweeper =
+            Sweeper::new(Arc::clone(&world), Arc::clone(&intake), Arc::clone(&turns), Arc::clone(&egress));
+        let running = Running { world: Arc::clone(&world), egress, wake: Arc::clone(&sweeper.wake) };
         let _ = bot.shared.running.set(running);
-        let sweeper = Sweeper {
-            world: Arc::clone(&world),
-            intake: Arc::clone(&intake),
-            turns: Arc::clone(&turns),
-            egress,
-            wake,
-            sweeping: Arc::clone(&sweeping),
-        };
+        let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
         world.seams.spawn("session", keep_session(Arc::clone(&world)));
         world.spawn_tracked("sweeper", sweeper.run());
         world.events.emit(BotEvent::Started);
-        Ok(Self { world, turns, intake, coordinator, backlog, sweeping })
+        Ok(Self { world, turns, intake, coordinator, backlog, sweeping, busy })
     }
 
     /// Runs the channel until it is over. It connects while what is unfinished is being queued again.
@@ -218,7 +214,7 @@ impl Engine {
             {
                 // While nobody sweeps and nothing is handled, no record changes its state.
                 let _quiet = self.sweeping.lock().await;
-                if let Ok(_idle) = self.backlog.try_acquire_many(all) {
+                if let (true, Ok(_idle)) = (self.busy.is_idle(), self.backlog.try_acquire_many(all)) {
                     match waits_for_retry(open).await {
                         Ok(false) => return,
                         Ok(true) => {}

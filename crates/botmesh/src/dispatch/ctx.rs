@@ -45,7 +45,7 @@ impl Ctx {
     ) -> Self {
         let id =
             inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
-        let user = UserState::new(Arc::clone(&world.store), id, scope.record().cloned());
+        let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
         let inner = Inner { world, egress, scope, inbound, user, entry: Mutex::new(None) };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }

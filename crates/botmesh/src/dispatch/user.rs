@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use crate::Error;
 use crate::core::id::{ParticipantId, RecordId};
-use crate::core::store::Store;
+use crate::world::World;
 
 /// Named values of one user. Each name is stored by itself, so that handlers do not overwrite each other's.
 ///
@@ -22,7 +22,7 @@ pub struct UserState {
 }
 
 struct Inner {
-    store: Arc<dyn Store>,
+    world: Arc<World>,
     user: ParticipantId,
     record: Option<RecordId>,
     /// What this run has read or written.
@@ -34,6 +34,8 @@ struct Seen {
     value: Option<Value>,
     /// The value before this message changed it for the first time.
     before: Option<Value>,
+    /// Whether this run changed it.
+    written: bool,
 }
 
 /// A value as stored.
@@ -48,8 +50,8 @@ struct UserEntry {
 }
 
 impl UserState {
-    pub(crate) fn new(store: Arc<dyn Store>, user: ParticipantId, record: Option<RecordId>) -> Self {
-        Self { inner: Arc::new(Inner { store, user, record, seen: Mutex::default() }) }
+    pub(crate) fn new(world: Arc<World>, user: ParticipantId, record: Option<RecordId>) -> Self {
+        Self { inner: Arc::new(Inner { world, user, record, seen: Mutex::default() }) }
     }
 
     /// Whose state it is.
@@ -76,8 +78,7 @@ impl UserState {
     /// The store's failure, or a value that cannot be written as JSON.
     pub async fn set<T: Serialize + ?Sized>(&self, name: &str, value: &T) -> Result<(), Error> {
         let value = serde_json::to_value(value)?;
-        let mut seen = self.inner.seen.lock().await;
-        self.inner.write(&mut seen, name, Some(value)).await
+        self.inner.change(name, |_| Ok(Some(value))).await
     }
 
     /// Removes the value under `name`.
@@ -85,8 +86,7 @@ impl UserState {
     /// # Errors
     /// The store's failure.
     pub async fn remove(&self, name: &str) -> Result<(), Error> {
-        let mut seen = self.inner.seen.lock().await;
-        self.inner.write(&mut seen, name, None).await
+        self.inner.change(name, |_| Ok(None)).await
     }
 
     /// Adds `by` to the number under `name` (0 if there is none) and returns the sum.
@@ -94,11 +94,13 @@ impl UserState {
     /// # Errors
     /// The store's failure, or a value that is not a whole number.
     pub async fn increment(&self, name: &str, by: i64) -> Result<i64, Error> {
-        let mut seen = self.inner.seen.lock().await;
-        let now = self.inner.look(&mut seen, name).await?.value;
-        let now: i64 = now.map(serde_json::from_value).transpose()?.unwrap_or(0);
-        let sum = now.checked_add(by).ok_or_else(|| format!("the number `{name}` would exceed 64 bits"))?;
-        self.inner.write(&mut seen, name, Some(sum.into())).await?;
+        let mut sum = 0;
+        let add = |now: Option<Value>| {
+            let now: i64 = now.map(serde_json::from_value).transpose()?.unwrap_or(0);
+            sum = now.checked_add(by).ok_or_else(|| format!("the number `{name}` would exceed 64 bits"))?;
+            Ok(Some(sum.into()))
+        };
+        self.inner.change(name, add).await?;
         Ok(sum)
     }
 }
@@ -108,29 +110,40 @@ impl Inner {
         if let Some(known) = seen.get(name) {
             return Ok(known.clone());
         }
-        let stored = self.store.user_value(&self.user, name).await?;
-        let entry: Option<UserEntry> = stored.map(serde_json::from_value).transpose()?;
-        let value = match entry {
-            Some(entry) if entry.by.is_some() && entry.by == self.record => entry.before,
-            entry => entry.and_then(|entry| entry.value),
-        };
-        let fresh = Seen { value: value.clone(), before: value };
+        let fresh = self.read(seen, name).await?;
         seen.insert(name.to_owned(), fresh.clone());
         Ok(fresh)
     }
 
-    async fn write(
+    /// The value as it is now: a message in another chat may have changed it since this run saw it.
+    async fn read(&self, seen: &HashMap<String, Seen>, name: &str) -> Result<Seen, Error> {
+        let stored = self.world.store.user_value(&self.user, name).await?;
+        let entry: Option<UserEntry> = stored.map(serde_json::from_value).transpose()?;
+        let value = match (entry, seen.get(name)) {
+            (Some(entry), known) if entry.by.is_some() && entry.by == self.record => match known {
+                Some(known) if known.written => return Ok(known.clone()),
+                // An earlier run of this message changed it.
+                _ => entry.before,
+            },
+            (entry, _) => entry.and_then(|entry| entry.value),
+        };
+        Ok(Seen { value: value.clone(), before: value, written: false })
+    }
+
+    async fn change(
         &self,
-        seen: &mut HashMap<String, Seen>,
         name: &str,
-        value: Option<Value>,
+        change: impl FnOnce(Option<Value>) -> Result<Option<Value>, Error>,
     ) -> Result<(), Error> {
-        let before = self.look(seen, name).await?.before;
+        let mut seen = self.seen.lock().await;
+        let _alone = self.world.users.enter(&self.user).await;
+        let Seen { value, before, .. } = self.read(&seen, name).await?;
+        let value = change(value)?;
         let entry = UserEntry { value: value.clone(), by: self.record.clone(), before: before.clone() };
         let gone = value.is_none() && (self.record.is_none() || before.is_none());
         let stored = (!gone).then(|| serde_json::to_value(&entry)).transpose()?;
-        self.store.set_user_value(&self.user, name, stored.as_ref()).await?;
-        seen.insert(name.to_owned(), Seen { value, before });
+        self.world.store.set_user_value(&self.user, name, stored.as_ref()).await?;
+        seen.insert(name.to_owned(), Seen { value, before, written: true });
         Ok(())
     }
 }

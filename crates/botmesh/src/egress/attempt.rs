@@ -2,7 +2,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lanes::Lane;
 use super::{Egress, Sent, TurnScope, dead};
 use crate::bot::OnAmbiguous;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
@@ -10,6 +9,7 @@ use crate::core::id::SendKey;
 use crate::core::journal::{Change, ErrorNote, OutboxRecord, Stored};
 use crate::core::provider::{Resolution, Resolve, SendReceipt, SendRequest};
 use crate::events::{BotEvent, DeadKind};
+use crate::lanes::Lane;
 use crate::world::{OpenJournal, World};
 
 /// What an attempt came to.

@@ -1,7 +1,6 @@
 //! Sends: journaled under an idempotency key before the channel is called, answered from the outbox when repeated.
 
 mod attempt;
-mod lanes;
 mod scope;
 
 use std::sync::Arc;
@@ -15,9 +14,9 @@ use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::provider::SendRequest;
 use crate::core::spawn::Task;
 use crate::core::store::Direction;
+use crate::lanes::{Lane, Lanes};
 use crate::world::{OpenJournal, World};
 use attempt::InlineRetries;
-use lanes::{Lane, Lanes};
 pub(crate) use scope::TurnScope;
 
 /// A boxed future with a value.
@@ -51,7 +50,7 @@ pub(crate) struct SendHooks {
 pub(crate) struct Egress {
     world: Arc<World>,
     hooks: SendHooks,
-    lanes: Lanes,
+    lanes: Lanes<ChatId>,
     /// Sends whose retries somebody waits for; the sweeper leaves them alone.
     inline: InlineRetries,
 }

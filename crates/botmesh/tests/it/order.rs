@@ -230,3 +230,54 @@ async fn a_stop_does_not_wait_for_a_message_that_is_to_be_tried_later() {
     life.until("both replies", || stage.channel.texts_to("ana") == ["1", "2"]).await;
     life.stop().await;
 }
+
+#[tokio::test]
+async fn what_a_person_does_in_two_chats_at_once_is_counted_in_both() {
+    let stage = Stage::new(Resolve::Never);
+    let gate = Arc::new(Semaphore::new(0));
+    let waits = Arc::clone(&gate);
+    let life = stage.start(|bot| {
+        bot.otherwise(move |c: Ctx| {
+            let gate = Arc::clone(&waits);
+            async move {
+                let before: i64 = c.user().get("times").await?.unwrap_or(0);
+                drop(gate.acquire().await);
+                c.user().increment("times", 1).await?;
+                let times = c.user().increment("times", 1).await?;
+                c.reply(format!("{before} {times}")).await?;
+                Result::<()>::Ok(())
+            }
+        })
+    });
+    for (n, chat) in ["ana", "group-1", "group-2"].into_iter().enumerate() {
+        let mut inbound = Inbound::text(format!("m{n}"), chat, "hi");
+        inbound.group = chat != "ana";
+        inbound.sender = Some(Participant::new("ana"));
+        assert!(life.deliver(inbound).await);
+    }
+    stage.clock.advance(Duration::ZERO).await;
+    gate.add_permits(1);
+    life.until("all replies", || stage.channel.delivered().len() == 3).await;
+    let mut replies: Vec<String> =
+        stage.channel.delivered().iter().map(|sent| sent.text().to_owned()).collect();
+    replies.sort();
+    assert!(replies[0].starts_with("0 ") && replies[2] == "0 6", "{replies:?}");
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn one_event_delivered_many_times_at_once_is_handled_once() {
+    for durable in [true, false] {
+        let stage = Stage::new(Resolve::Never);
+        let build = slow(&Arc::new(Semaphore::new(0)));
+        let life = if durable { stage.start(build) } else { stage.start_plain(build) };
+        let deliveries = (0..10).map(|_| stage.channel.deliver(Inbound::text("m1", "ana", "hi")));
+        let admitted = futures_util::future::join_all(deliveries).await;
+        let fresh = admitted.iter().filter(|admitted| admitted.as_ref().is_ok_and(|a| !a.duplicate)).count();
+        assert_eq!((fresh, admitted.iter().all(Result::is_ok)), (1, true));
+        life.settled().await;
+        assert_eq!(stage.channel.texts_to("ana"), ["hi"]);
+        assert_eq!(life.bot.metrics().inbound_duplicates, 9);
+        life.stop().await;
+    }
+}

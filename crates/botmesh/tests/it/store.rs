@@ -92,7 +92,10 @@ impl Store for MortalStore {
 
     async fn user_value(&self, user: &ParticipantId, name: &str) -> Result<Option<Value>, StoreError> {
         self.alive()?;
-        self.inner.user_value(user, name).await
+        let value = self.inner.user_value(user, name).await;
+        // A real store answers after others had their turn.
+        tokio::task::yield_now().await;
+        value
     }
 
     async fn set_user_value(

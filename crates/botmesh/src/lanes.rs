@@ -1,0 +1,50 @@
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::core::id::ChatId;
+
+/// One at a time for each key: sends of a chat, so that they keep their order while one of them is being retried, and
+/// changes of a user's state. Keys that nobody uses cost nothing.
+pub(crate) struct Lanes<K> {
+    lanes: Mutex<HashMap<K, Arc<AsyncMutex<()>>>>,
+}
+
+/// The right to go on.
+pub(crate) struct Lane<'a, K: Eq + Hash = ChatId> {
+    lanes: &'a Lanes<K>,
+    key: K,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl<K> Default for Lanes<K> {
+    fn default() -> Self {
+        Self { lanes: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Lanes<K> {
+    pub(crate) async fn enter(&self, key: &K) -> Lane<'_, K> {
+        let lane = {
+            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(lanes.entry(key.clone()).or_default())
+        };
+        // Made before the wait, so that a dropped wait cleans up as well.
+        let mut entered = Lane { lanes: self, key: key.clone(), guard: None };
+        entered.guard = Some(lane.lock_owned().await);
+        entered
+    }
+}
+
+impl<K: Eq + Hash> Drop for Lane<'_, K> {
+    fn drop(&mut self) {
+        self.guard = None;
+        let mut lanes = self.lanes.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever waits for the lane or holds it keeps a clone.
+        if lanes.get(&self.key).is_some_and(|lane| Arc::strong_count(lane) == 1) {
+            lanes.remove(&self.key);
+        }
+    }
+}
