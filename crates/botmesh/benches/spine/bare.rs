@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::bot::{RuntimeKind, spawn};
 use crate::host::{Sleeps, now};
 use crate::load::{Measured, Phase, WARM_UP};
-use crate::message::{Template, Write, keys};
+use crate::message::{Place, Template, Write, keys};
 
 /// The name of the thread that writes.
 pub(crate) const WRITER: &str = "bare-writer";
@@ -27,9 +27,9 @@ pub(crate) const WRITER: &str = "bare-writer";
 const GROUP: usize = 1024;
 
 const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value) \
-     VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
-const UPDATE: &str = "UPDATE durable SET version = ?2, due = ?3, bucket = ?4, place = ?5, value = ?6 \
-     WHERE scope = 1 AND key = ?1 AND version = ?7";
+     VALUES (1, ?1, ?2, NULL, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+const UPDATE: &str = "UPDATE durable SET version = ?2, due = NULL, bucket = ?3, place = ?4, value = ?5 \
+     WHERE scope = 1 AND key = ?1 AND version = ?6";
 
 /// One round of `chats` chats for `length`.
 pub(crate) fn run(file: &Path, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
@@ -42,6 +42,7 @@ pub(crate) fn run(file: &Path, template: &Arc<Template>, chats: u32, length: Dur
 struct Writer {
     conn: Connection,
     version: i64,
+    started: Instant,
 }
 
 /// One commit of one message.
@@ -64,7 +65,7 @@ impl Writer {
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
         conn.execute_batch("PRAGMA synchronous = FULL").unwrap();
-        Self { conn, version: 0 }
+        Self { conn, version: 0, started: now() }
     }
 
     fn execute(&self, sql: &str) {
@@ -72,16 +73,17 @@ impl Writer {
     }
 
     fn apply(&mut self, writes: &[Write], keys: &[String; 2], versions: &mut [i64; 2]) {
-        for Write { journal, insert, value, index } in writes {
+        for Write { journal, insert, value, bucket, place } in writes {
             self.version += 1;
+            let place = match place {
+                Place::Order(first) => first + self.version,
+                Place::Finished(first) => first + self.started.elapsed().as_millis() as i64,
+            };
             let (key, expected) = (keys[*journal].as_bytes(), versions[*journal]);
-            let due = index.due.map(|due| due.as_millis());
-            let (bucket, place) = index.list.unzip();
             let rows = match insert {
                 true => self.conn.prepare_cached(INSERT).unwrap().execute(params![
                     key,
                     self.version,
-                    due,
                     bucket,
                     place,
                     &value[..]
@@ -89,7 +91,6 @@ impl Writer {
                 false => self.conn.prepare_cached(UPDATE).unwrap().execute(params![
                     key,
                     self.version,
-                    due,
                     bucket,
                     place,
                     &value[..],

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use botmesh::core::Bytes;
 use botmesh::core::inbound::Inbound;
-use botmesh::core::kv::{Expect, Index, Op};
+use botmesh::core::journal::{InboxRecord, InboxState, OutboxRecord, OutboxState, Record};
+use botmesh::core::kv::{Expect, Op};
 
 use crate::bot::{Backend, Running, RuntimeKind};
 
@@ -47,7 +48,18 @@ pub(crate) struct Write {
     pub(crate) journal: usize,
     pub(crate) insert: bool,
     pub(crate) value: Bytes,
-    pub(crate) index: Index,
+    pub(crate) bucket: u8,
+    /// Its place in the bucket. It grows with each message, so that rows of the same time are neighbours in the index.
+    pub(crate) place: Place,
+}
+
+/// What a place counts, and from where.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    /// The order of arrival: each record has one of its own.
+    Order(i64),
+    /// The milliseconds at which the record was finished.
+    Finished(i64),
 }
 
 impl Template {
@@ -81,5 +93,9 @@ pub(crate) fn capture() -> Template {
 fn write(op: &Op) -> Option<Write> {
     let Op::Put { key, expect, value, index } = op else { return None };
     let journal = keys(0, 0).iter().position(|known| known.as_bytes() == &key[..])?;
-    Some(Write { journal, insert: *expect == Expect::Absent, value: value.clone(), index: *index })
+    assert!(index.due.is_none(), "nothing of a message that succeeds is due later");
+    let (bucket, place) = index.list?;
+    let finished = [InboxRecord::bucket(InboxState::Done), OutboxRecord::bucket(OutboxState::Sent)];
+    let place = if finished.contains(&bucket) { Place::Finished(place) } else { Place::Order(place) };
+    Some(Write { journal, insert: *expect == Expect::Absent, value: value.clone(), bucket, place })
 }
