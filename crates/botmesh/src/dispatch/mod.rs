@@ -8,11 +8,13 @@ mod user;
 use std::sync::Arc;
 
 use crate::core::coordinator::Turn;
+use crate::core::error::{SendError, StoreError};
+use crate::core::id::ConversationKey;
 use crate::core::inbound::Inbound;
 use crate::core::store::Direction;
 use crate::egress::{Boxed, Egress, TurnScope};
-use crate::flow::Conversations;
 pub(crate) use crate::flow::EndedConversation;
+use crate::flow::{Conversations, Stopped, TimedOut};
 use crate::turns::Work;
 use crate::world::World;
 pub use ctx::Ctx;
@@ -122,6 +124,12 @@ impl Dispatcher {
         let place = match resumed {
             crate::flow::Resumed::Consumed(ended) => return Handled { verdict: Verdict::Done, ended },
             crate::flow::Resumed::Free(place) => place,
+            crate::flow::Resumed::Overdue(timed_out, place) => {
+                match self.end_wait(ctx.scope().turn(), &ctx.conversation(), &timed_out).await {
+                    Ok(()) => place,
+                    Err(error) => return Stopped::from(error).handled(&self.world),
+                }
+            }
         };
         if let Some((handler, args)) = self.route(ctx)
             && let Err(error) = handler(ctx.clone().with_args(args)).await
@@ -133,6 +141,27 @@ impl Dispatcher {
             Ok(ended) => Handled { verdict: Verdict::Done, ended },
             Err(stopped) => stopped.handled(&self.world),
         }
+    }
+
+    /// Ends a conversation whose wait is over, and says so.
+    pub(crate) async fn end_wait(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        timed_out: &TimedOut,
+    ) -> Result<(), StoreError> {
+        if let Some(say) = &timed_out.say {
+            let base = format!("t/{}/{}", key.encode(), timed_out.checkpoint.revision.0);
+            let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
+            let told = self.egress.send(Some(&scope), None, &key.chat, say.clone()).await;
+            self.world.commit_in_background(scope.close());
+            match told {
+                Ok(_) => {}
+                Err(SendError::Journal(error)) => return Err(error),
+                Err(error) => self.world.events.error("telling that a wait is over", &error),
+            }
+        }
+        self.conversations.end_timed_out(&self.world, turn, key, timed_out).await
     }
 
     fn route(&self, ctx: &Ctx) -> Option<(&BoxedHandler, Vec<String>)> {

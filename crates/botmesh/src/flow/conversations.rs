@@ -67,6 +67,8 @@ pub(crate) enum Resumed {
     Consumed(Option<EndedConversation>),
     /// There is no conversation; a new one may be written over what is there.
     Free(Vacancy),
+    /// The conversation's wait is over, and nobody has said so yet.
+    Overdue(Box<TimedOut>, Vacancy),
 }
 
 /// The rows that a new conversation replaces.
@@ -127,7 +129,7 @@ impl Conversations {
             return Ok(Resumed::Free(Vacancy::default()));
         }
         let key = ctx.conversation();
-        let (active, vacancy) = self.load(&key).await?;
+        let (active, mut vacancy) = self.load(&key).await?;
         let Some(Active { checkpoint, persistent }) = active else { return Ok(Resumed::Free(vacancy)) };
         let own = ctx.record().is_some() && checkpoint.input.as_ref() == ctx.record();
         let answer = match checkpoint.phase {
@@ -143,8 +145,8 @@ impl Conversations {
             }
             CheckpointPhase::Waiting => {
                 if checkpoint.deadline.is_some_and(|deadline| deadline <= ctx.world().now()) {
-                    self.tell_timeout(ctx.world(), &key, &checkpoint);
-                    return Ok(Resumed::Free(vacancy));
+                    *vacancy.of(persistent) = None;
+                    return Ok(Resumed::Overdue(Box::new(self.time_out(checkpoint, persistent)), vacancy));
                 }
                 Some(Answer::new(ctx.text().to_owned(), ctx.shared_inbound()))
             }
@@ -262,11 +264,12 @@ impl Conversations {
             checkpoint.phase == CheckpointPhase::Waiting
                 && checkpoint.deadline.is_some_and(|deadline| deadline <= now)
         });
-        Ok(timed_out.map(|active| TimedOut {
-            say: self.flows.get(&active.checkpoint.flow).and_then(|flow| flow.timeout_text().cloned()),
-            persistent: active.persistent,
-            checkpoint: active.checkpoint,
-        }))
+        Ok(timed_out.map(|active| self.time_out(active.checkpoint, active.persistent)))
+    }
+
+    fn time_out(&self, checkpoint: Checkpoint, persistent: bool) -> TimedOut {
+        let say = self.flows.get(&checkpoint.flow).and_then(|flow| flow.timeout_text().cloned());
+        TimedOut { say, checkpoint, persistent }
     }
 
     /// Ends a conversation whose wait is over.

@@ -6,7 +6,7 @@ mod prompt;
 mod run;
 mod state;
 
-pub(crate) use conversations::{Conversations, EndedConversation, Entry, Resumed};
+pub(crate) use conversations::{Conversations, EndedConversation, Entry, Resumed, Stopped, TimedOut};
 pub use definition::{Flow, OnIncompatible, Step, flow};
 pub use prompt::{Answer, AskAgain, Prompt};
 pub(crate) use run::AnyFlow;

@@ -1,24 +1,24 @@
 //! The background: takes up what is due or orphaned, and re-enters at the two front doors, intake and egress.
 
+mod busy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ChatId, ConversationKey};
 use crate::core::journal::{
     Beat, Change, InboxRecord, InboxState, OutboxRecord, OutboxState, Sessions, Stored,
 };
-use crate::core::time::Timestamp;
-use crate::egress::{Egress, TurnScope};
+use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
+pub(crate) use busy::Busy;
 
 /// How often waits are checked without durability.
 const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
@@ -27,6 +27,11 @@ const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
 const PAGE: usize = 200;
 const MAX_SENDING: usize = 32;
 
+/// How long a sweep waits for room to call the channel, before it leaves the rest to the next one.
+const WAIT_FOR_ROOM: Duration = Duration::from_secs(1);
+
+/// It sweeps, and leaves what may take long to the background: a chat that is slow holds back no other.
+#[derive(Clone)]
 pub(crate) struct Sweeper {
     pub(crate) world: Arc<World>,
     pub(crate) intake: Arc<Intake>,
@@ -35,9 +40,24 @@ pub(crate) struct Sweeper {
     pub(crate) wake: Arc<Notify>,
     /// Held during a sweep.
     pub(crate) sweeping: Arc<Mutex<()>>,
+    /// What sweeps have begun; more begins only during a sweep.
+    pub(crate) busy: Arc<Busy>,
+    /// Who may call the channel.
+    pub(crate) sending: Arc<Semaphore>,
 }
 
 impl Sweeper {
+    pub(crate) fn new(
+        world: Arc<World>,
+        intake: Arc<Intake>,
+        turns: Arc<Turns>,
+        egress: Arc<Egress>,
+    ) -> Self {
+        let sending = Arc::new(Semaphore::new(MAX_SENDING));
+        let (wake, sweeping, busy) = Default::default();
+        Self { world, intake, turns, egress, wake, sweeping, busy, sending }
+    }
+
     /// Queues what is unfinished again, lets new events in, and sweeps until the bot stops.
     pub(crate) async fn run(self) {
         if let Some(open) = &self.world.journal {
@@ -86,7 +106,7 @@ impl Sweeper {
             self.tell_unreadable(&due.inbox.unreadable);
             self.tell_unreadable(&due.outbox.unreadable);
             self.adopt(open, due.inbox.records).await?;
-            self.send_due(open, due.outbox.records).await?;
+            self.send_due(due.outbox.records).await;
             match due.inbox.next {
                 Some(next) if !self.world.stopping.is_cancelled() => after = Some(next),
                 _ => return Ok(()),
@@ -95,25 +115,56 @@ impl Sweeper {
     }
 
     /// Attempts due sends, in order for each chat, several chats at a time.
-    async fn send_due(&self, open: &OpenJournal, due: Vec<Stored<OutboxRecord>>) -> Result<(), StoreError> {
+    async fn send_due(&self, due: Vec<Stored<OutboxRecord>>) {
         let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
         for stored in due {
             chats.entry(stored.record.chat.clone()).or_default().push(stored);
         }
-        let mut chats = chats.into_values();
-        let send_in_order = |mut sends: Vec<Stored<OutboxRecord>>| async move {
+        for (chat, mut sends) in chats {
             sends.sort_by_key(|stored| stored.record.order);
-            for stored in sends {
-                self.egress.attempt_due(open, stored).await?;
+            let send_in_order = |sweeper: Self| async move {
+                let Some(open) = &sweeper.world.journal else { return Ok(()) };
+                for stored in sends {
+                    if !sweeper.world.stopping.is_cancelled() {
+                        sweeper.egress.attempt_due(open, stored).await?;
+                    }
+                }
+                Ok(())
+            };
+            if !self.call_channel(&chat, send_in_order).await {
+                return;
             }
-            Ok::<(), StoreError>(())
-        };
-        let mut sending: FuturesUnordered<_> = chats.by_ref().take(MAX_SENDING).map(send_in_order).collect();
-        while let Some(sent) = sending.next().await {
-            sent?;
-            sending.extend(chats.next().map(send_in_order));
         }
-        Ok(())
+    }
+
+    /// Starts work that calls the channel for a chat, unless such work is under way. `false` if there is no room for it.
+    async fn call_channel<F>(&self, chat: &ChatId, work: impl FnOnce(Self) -> F) -> bool
+    where
+        F: Future<Output = Result<(), StoreError>> + Send + 'static,
+    {
+        let Some(begun) = self.busy.begin(format!("chat {chat}")) else { return true };
+        tokio::select! {
+            biased;
+            Ok(permit) = Arc::clone(&self.sending).acquire_owned() => {
+                self.start((begun, permit), work);
+                true
+            }
+            () = self.world.seams.clock.sleep(WAIT_FOR_ROOM) => false,
+        }
+    }
+
+    /// Does work in the background, and holds something meanwhile.
+    fn start<F>(&self, held: impl Send + 'static, work: impl FnOnce(Self) -> F)
+    where
+        F: Future<Output = Result<(), StoreError>> + Send + 'static,
+    {
+        let (world, work) = (Arc::clone(&self.world), work(self.clone()));
+        self.world.spawn_tracked("background", async move {
+            let _held = held;
+            if let Some(Err(error)) = world.abort.run_until_cancelled(work).await {
+                world.events.error("sweeping", &error);
+            }
+        });
     }
 
     /// Takes over what dead processes left: in the order of arrival, what was being handled before what waited.
@@ -149,7 +200,14 @@ impl Sweeper {
             self.tell_unreadable(&page.unreadable);
             for stored in page.records {
                 if stored.record.owner.as_ref().is_none_or(|owner| sessions.is_dead(owner)) {
-                    self.egress.settle_orphan(open, stored).await?;
+                    let chat = stored.record.chat.clone();
+                    let settle = |sweeper: Self| async move {
+                        let Some(open) = &sweeper.world.journal else { return Ok(()) };
+                        sweeper.egress.settle_orphan(open, stored).await
+                    };
+                    if !self.call_channel(&chat, settle).await {
+                        return Ok(());
+                    }
                 }
             }
             match page.next {
@@ -205,25 +263,20 @@ impl Sweeper {
     async fn end_overdue_waits(&self) -> Result<(), StoreError> {
         let conversations = self.turns.dispatcher().conversations();
         for key in conversations.overdue(self.world.now(), PAGE).await? {
-            self.end_overdue_wait(&key, self.world.now()).await?;
+            if let Some(begun) = self.busy.begin(format!("wait {}", key.encode())) {
+                self.start(begun, |sweeper| async move { sweeper.end_overdue_wait(&key).await });
+            }
         }
         Ok(())
     }
 
-    async fn end_overdue_wait(&self, key: &ConversationKey, now: Timestamp) -> Result<(), StoreError> {
-        let conversations = self.turns.dispatcher().conversations();
+    async fn end_overdue_wait(&self, key: &ConversationKey) -> Result<(), StoreError> {
+        let dispatcher = self.turns.dispatcher();
         let Ok(turn) = self.turns.take_turn(key).await else { return Ok(()) };
         // Only now is it certain that nobody answers at the same time.
-        let Some(timed_out) = conversations.timed_out(key, now).await? else { return Ok(()) };
-        if let Some(say) = &timed_out.say {
-            let base = format!("t/{}/{}", key.encode(), timed_out.checkpoint.revision.0);
-            let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
-            if let Err(error) = self.egress.send(Some(&scope), None, &key.chat, say.clone()).await {
-                self.world.events.error("telling that a wait is over", &error);
-            }
-            self.world.commit_in_background(scope.close());
+        if let Some(timed_out) = dispatcher.conversations().timed_out(key, self.world.now()).await? {
+            dispatcher.end_wait(&turn, key, &timed_out).await?;
         }
-        conversations.end_timed_out(&self.world, &turn, key, &timed_out).await?;
         turn.release();
         Ok(())
     }
