@@ -2,11 +2,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::unfinished::{Beginning, Call};
 use super::{Egress, Sent, TurnScope, dead};
 use crate::bot::OnAmbiguous;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::SendKey;
 use crate::core::journal::{Change, ErrorNote, OutboxRecord, Stored};
+use crate::core::kv::Version;
 use crate::core::provider::{Resolution, Resolve, SendReceipt, SendRequest};
 use crate::events::{BotEvent, DeadKind};
 use crate::lanes::Lane;
@@ -37,8 +39,12 @@ impl Egress {
         if record.attempts > 1 {
             self.world.metrics.outbox_retried.increment();
         }
-        let outcome = open.journal.commit_one(Change::update(stored.version, &record)).await?;
-        Ok(outcome.applied().map(|version| Stored { record, version }))
+        let replaces = Some(stored.version);
+        let beginning =
+            Beginning { world: &self.world, record: &record, replaces, with: Vec::new(), open: true };
+        let outcome = commit(&self.world, open, Change::update(stored.version, &record)).await;
+        beginning.close();
+        Ok(outcome?.applied().map(|version| Stored { record, version }))
     }
 
     /// Attempts a send that is in flight, and again until the time for waiting is over.
@@ -63,7 +69,7 @@ impl Egress {
         lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let key = stored.record.key.clone();
-        let attempted = resolve(&self.world, open, stored, &ended_in_flight()).await?;
+        let attempted = resolve(&self.world, open, &stored, &ended_in_flight()).await?;
         self.retry_inline(open, scope, key, attempted, lane).await
     }
 
@@ -116,21 +122,16 @@ impl Egress {
         scope: Option<&TurnScope>,
         started: Stored<OutboxRecord>,
     ) -> Result<Attempted, StoreError> {
-        let record = &started.record;
+        let mut call = Call { world: &self.world, started, answer: None, open: true };
+        let record = &call.started.record;
         let mut request = SendRequest::new(&record.chat, &record.content);
         if self.world.provider.capabilities().resolve != Resolve::Never {
             request = request.with_token(&record.key);
         }
-        let in_flight = InFlight { world: &self.world, started: Some(&started) };
-        let result = self.world.provider.send(request).await;
-        in_flight.answered();
-        match result {
-            Ok(receipt) => record_sent(&self.world, open, scope, started, receipt).await,
-            Err(error) if error.phase == Phase::Unknown => {
-                Box::pin(resolve(&self.world, open, started, &error)).await
-            }
-            Err(error) => Box::pin(record_failure(&self.world, open, started, &error, None)).await,
-        }
+        let answer = call.answer.insert(self.world.provider.send(request).await);
+        let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
+        call.close();
+        attempted
     }
 
     /// One attempt of a send that is due, in the background.
@@ -160,7 +161,28 @@ impl Egress {
         orphan: Stored<OutboxRecord>,
     ) -> Result<(), StoreError> {
         let _lane = self.lanes.enter(&orphan.record.chat).await;
-        resolve(&self.world, open, orphan, &ended_in_flight()).await.map(|_| ())
+        resolve(&self.world, open, &orphan, &ended_in_flight()).await.map(|_| ())
+    }
+}
+
+/// Commits what must not fail because the backend is away for a while.
+async fn commit(world: &World, open: &OpenJournal, change: Change) -> Result<Cas<Version>, StoreError> {
+    let outcomes = open.journal.commit_patiently(vec![change], &world.abort).await?;
+    Ok(outcomes.into_iter().next().unwrap_or(Cas::Lost))
+}
+
+/// Records what the channel answered.
+pub(super) async fn conclude(
+    world: &Arc<World>,
+    open: &OpenJournal,
+    scope: Option<&TurnScope>,
+    started: &Stored<OutboxRecord>,
+    answer: &Result<SendReceipt, ChannelError>,
+) -> Result<Attempted, StoreError> {
+    match answer {
+        Ok(receipt) => record_sent(world, open, scope, started, receipt).await,
+        Err(error) if error.phase == Phase::Unknown => Box::pin(resolve(world, open, started, error)).await,
+        Err(error) => Box::pin(record_failure(world, open, started, error, None)).await,
     }
 }
 
@@ -172,18 +194,19 @@ async fn record_sent(
     world: &Arc<World>,
     open: &OpenJournal,
     scope: Option<&TurnScope>,
-    started: Stored<OutboxRecord>,
-    receipt: SendReceipt,
+    started: &Stored<OutboxRecord>,
+    receipt: &SendReceipt,
 ) -> Result<Attempted, StoreError> {
-    let Ok(record) = started.record.sent(receipt.message, world.now()) else { return Ok(Attempted::Lost) };
+    let Ok(record) = started.record.sent(receipt.message.clone(), world.now()) else {
+        return Ok(Attempted::Lost);
+    };
     let change = Change::update(started.version, &record);
     let change = match scope {
         Some(scope) => scope.defer(change),
         None => Some(change),
     };
     if let Some(change) = change {
-        let outcome = open.journal.commit_one(change).await?;
-        world.count_stale(&[outcome]);
+        world.count_stale(&[commit(world, open, change).await?]);
     }
     Ok(Attempted::Sent(record))
 }
@@ -192,7 +215,7 @@ async fn record_sent(
 async fn record_failure(
     world: &World,
     open: &OpenJournal,
-    started: Stored<OutboxRecord>,
+    started: &Stored<OutboxRecord>,
     error: &ChannelError,
     retry_in: Option<Duration>,
 ) -> Result<Attempted, StoreError> {
@@ -205,8 +228,7 @@ async fn record_failure(
     let Ok(record) = started.record.fail(ErrorNote::from(error), retry_at, world.now()) else {
         return Ok(Attempted::Lost);
     };
-    let Cas::Applied(version) = open.journal.commit_one(Change::update(started.version, &record)).await?
-    else {
+    let Cas::Applied(version) = commit(world, open, Change::update(started.version, &record)).await? else {
         world.metrics.stale_leases.increment();
         return Ok(Attempted::Lost);
     };
@@ -223,13 +245,13 @@ async fn record_failure(
 async fn resolve(
     world: &Arc<World>,
     open: &OpenJournal,
-    started: Stored<OutboxRecord>,
+    started: &Stored<OutboxRecord>,
     error: &ChannelError,
 ) -> Result<Attempted, StoreError> {
     let record = &started.record;
     match world.provider.capabilities().resolve {
         Resolve::Lookup => match world.provider.resolve(&record.key, &record.chat).await {
-            Resolution::Sent(receipt) => return record_sent(world, open, None, started, receipt).await,
+            Resolution::Sent(receipt) => return record_sent(world, open, None, started, &receipt).await,
             Resolution::NotSent => {
                 return record_failure(world, open, started, error, Some(Duration::ZERO)).await;
             }
@@ -248,40 +270,9 @@ async fn resolve(
         return record_failure(world, open, started, error, None).await;
     }
     let Ok(record) = started.record.give_up_unknown(world.now()) else { return Ok(Attempted::Lost) };
-    let outcome = open.journal.commit_one(Change::update(started.version, &record)).await?;
+    let outcome = commit(world, open, Change::update(started.version, &record)).await?;
     world.count_stale(&[outcome]);
     Ok(if outcome == Cas::Lost { Attempted::Lost } else { Attempted::Unknown })
-}
-
-/// A call of the channel. If it is dropped before the answer came, the send is ambiguous like after a crash, and that is
-/// settled in the background.
-struct InFlight<'a> {
-    world: &'a Arc<World>,
-    started: Option<&'a Stored<OutboxRecord>>,
-}
-
-impl InFlight<'_> {
-    fn answered(mut self) {
-        self.started = None;
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        let Some(started) = self.started.cloned() else { return };
-        let world = Arc::clone(self.world);
-        self.world.spawn_tracked("settle-dropped-send", async move {
-            let Some(open) = &world.journal else { return };
-            let error = ChannelError::new(
-                ErrorClass::Transient,
-                Phase::Unknown,
-                "the call of the channel was dropped",
-            );
-            if let Err(error) = resolve(&world, open, started, &error).await {
-                world.events.error("settling a send that was dropped", &error);
-            }
-        });
-    }
 }
 
 /// Sends whose retries somebody waits for.

@@ -2,13 +2,14 @@
 
 mod attempt;
 mod scope;
+mod unfinished;
 
 use std::sync::Arc;
 
 use crate::bot::OnDiverged;
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
-use crate::core::error::{Cas, SendError};
+use crate::core::error::{Cas, Effect, SendError};
 use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::provider::SendRequest;
@@ -18,6 +19,7 @@ use crate::lanes::{Lane, Lanes};
 use crate::world::{OpenJournal, World};
 use attempt::InlineRetries;
 pub(crate) use scope::TurnScope;
+use unfinished::Beginning;
 
 /// A boxed future with a value.
 pub(crate) type Boxed<T> = std::pin::Pin<Box<dyn Future<Output = T> + std::marker::Send>>;
@@ -202,8 +204,24 @@ impl Egress {
         let send = Send { key, chat, content, fingerprint: *fingerprint, source };
         let record = OutboxRecord::in_flight(send, open.journal.next_order(now), open.journal.owner(), now);
         let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
+        let with = changes.clone();
         changes.push(Change::insert(&record));
-        let mut outcomes = open.journal.commit(changes).await?;
+        let beginning = Beginning { world: &self.world, record: &record, replaces: None, with, open: true };
+        let committed = match scope {
+            // The message waits until the backend is back.
+            Some(_) => open.journal.commit_patiently(changes, &self.world.abort).await,
+            None => open.journal.commit(changes).await,
+        };
+        let mut outcomes = match committed {
+            // The beginning is left open: the send goes on in the background.
+            Err(error) if scope.is_none() && error.effect() == Effect::Unknown => {
+                return Err(SendError::Deferred { key: record.key.clone() });
+            }
+            known => {
+                beginning.close();
+                known?
+            }
+        };
         let own = outcomes.pop();
         self.world.count_stale(&outcomes);
         if let Some(Cas::Applied(version)) = own {

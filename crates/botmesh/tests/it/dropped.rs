@@ -5,16 +5,19 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use botmesh::BotBuilder;
 use botmesh::core::Bytes;
-use botmesh::core::error::StoreError;
+use botmesh::core::error::{ChannelError, ErrorClass, Phase, StoreError};
 use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::{InboxState, OutboxState};
 use botmesh::core::kv::{Caps, Cursor, DurableKv, Entry, Op, Outcome, Range};
 use botmesh::core::memory::MemoryKv;
 use botmesh::core::provider::Resolve;
 use botmesh::core::time::Timestamp;
 use botmesh::prelude::*;
+use botmesh_testing::Fault;
 use futures_util::FutureExt;
+use tokio::sync::Notify;
 
-use crate::support::Stage;
+use crate::support::{Life, Stage};
 
 /// A backend with a thread of its own: a commit whose caller went away lands later.
 #[derive(Clone)]
@@ -111,5 +114,107 @@ async fn a_delivery_that_was_cut_off_before_its_write_landed_is_handled_once() {
     life.until("the reply", || stage.channel.texts_to("ana") == ["0", "1"]).await;
     life.settled().await;
     assert_eq!(life.bot.metrics().inbound_journaled, 2);
+    life.stop().await;
+}
+
+/// Replies, but gives up the reply when `enough` is notified.
+fn impatient(enough: &Arc<Notify>) -> impl FnOnce(BotBuilder) -> BotBuilder + use<> {
+    let enough = Arc::clone(enough);
+    move |bot| {
+        bot.when("impatient", move |c: Ctx| {
+            let enough = Arc::clone(&enough);
+            async move {
+                tokio::select! {
+                    _ = c.reply("late") => {}
+                    () = enough.notified() => {}
+                }
+            }
+        })
+        .otherwise(|c: Ctx| async move { c.reply(c.text()).await })
+    }
+}
+
+async fn count(life: &Life, state: OutboxState) -> usize {
+    let journal = life.bot.journal().expect("a durable bot");
+    journal.outbox().list(state, None, 100).await.expect("a listing").records.len()
+}
+
+#[tokio::test]
+async fn a_reply_that_is_given_up_while_it_is_journaled_goes_out_in_the_background() {
+    for fault in [Fault::Hang, Fault::HangAfter] {
+        let stage = Stage::new(Resolve::Never);
+        let enough = Arc::new(Notify::new());
+        let life = stage.start(impatient(&enough));
+        life.say("m0", "0", 1).await;
+        life.settled().await;
+        life.journal.fail_commit(life.journal.commits() + 2, fault);
+        assert!(life.deliver(Inbound::text("m1", "ana", "impatient")).await);
+        life.journal.wait_for_hanging(1).await;
+        enough.notify_one();
+        life.until("the reply", || stage.channel.texts_to("ana") == ["0", "late"]).await;
+        life.settled().await;
+        assert_eq!(count(&life, OutboxState::InFlight).await, 0);
+        assert_eq!(life.say("m2", "2", 1).await, ["2"]);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_send_that_is_given_up_while_its_outcome_is_recorded_is_recorded_all_the_same() {
+    for (fails, fault) in
+        [(false, Fault::Hang), (false, Fault::HangAfter), (true, Fault::Hang), (true, Fault::HangAfter)]
+    {
+        let stage = Stage::new(Resolve::Never);
+        let mut life = stage.start(echo);
+        life.say("m0", "0", 1).await;
+        life.settled().await;
+        if fails {
+            stage.channel.fail_next(ChannelError::new(ErrorClass::Transient, Phase::Answered, "busy"));
+        }
+        life.journal.fail_commit(life.journal.commits() + 2, fault);
+        tokio::select! {
+            biased;
+            _ = life.bot.send_keyed("k", "bob", "hi") => panic!("the outcome was recorded at once"),
+            () = life.journal.wait_for_hanging(1) => {}
+        }
+        life.until("the message", || stage.channel.texts_to("bob") == ["hi"]).await;
+        life.settled().await;
+        assert_eq!(count(&life, OutboxState::InFlight).await, 0, "{fails} {fault:?}");
+        assert_eq!(count(&life, OutboxState::Sent).await, 2, "{fails} {fault:?}");
+        assert!(!life.event_names().contains(&"durability:ambiguous"));
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_given_up_keeps_the_record_of_the_reply_before_it() {
+    let stage = Stage::new(Resolve::Never);
+    let enough = Arc::new(Notify::new());
+    let gives_up = Arc::clone(&enough);
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            let enough = Arc::clone(&gives_up);
+            async move {
+                c.reply("one").await?;
+                tokio::select! {
+                    _ = c.reply("two") => {}
+                    () = enough.notified() => {}
+                }
+                Result::<()>::Ok(())
+            }
+        })
+    });
+    life.until("a running bot", || life.bot.journal().is_some()).await;
+    // The commits: taken over, "one" begins, "one" is sent and "two" begins.
+    life.journal.fail_commit(life.journal.commits() + 3, Fault::Hang);
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("a commit that stands still", || life.journal.hanging() == 1).await;
+    enough.notify_one();
+    life.until("both", || stage.channel.texts_to("ana") == ["one", "two"]).await;
+    life.settled().await;
+    assert_eq!(count(&life, OutboxState::Sent).await, 2);
+    let journal = life.bot.journal().expect("a durable bot");
+    let done = journal.inbox().list(InboxState::Done, None, 10).await.expect("a listing");
+    assert_eq!(done.records.len(), 1);
     life.stop().await;
 }

@@ -29,7 +29,7 @@ async fn go(c: Ctx) -> Result {
     Ok(())
 }
 
-fn desk(bot: BotBuilder) -> BotBuilder {
+pub(crate) fn desk(bot: BotBuilder) -> BotBuilder {
     let booking = flow("booking")
         .ask("name", "name?", |booking: &mut Booking, answer| {
             booking.name = answer.text().to_owned();
@@ -56,8 +56,8 @@ fn desk(bot: BotBuilder) -> BotBuilder {
         .flow(booking)
 }
 
-const MESSAGES: [&str; 7] = ["go", "book", "Ana", "monday", "go", "other", "count"];
-const REPLIES: [&str; 9] =
+pub(crate) const MESSAGES: [&str; 7] = ["go", "book", "Ana", "monday", "go", "other", "count"];
+pub(crate) const REPLIES: [&str; 9] =
     ["one", "two 1", "name?", "day?", "booked Ana monday", "one", "two 2", "what?", "1 bookings"];
 
 /// Where something goes wrong.

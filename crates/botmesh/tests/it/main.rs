@@ -7,6 +7,7 @@ mod dropped;
 mod flows;
 mod journals;
 mod order;
+mod outages;
 mod owners;
 mod routes;
 mod sends;

@@ -17,13 +17,13 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LAST_DELAY: Duration = Duration::from_secs(5);
 
 /// One change of one record.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Change {
     key: Bytes,
     kind: Kind,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Kind {
     Put { expect: Expect, value: Result<Vec<u8>, StoreError>, index: Index },
     Delete { expect: Version },
