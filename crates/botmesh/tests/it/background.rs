@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::OutboxState;
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError, TurnsConfig};
@@ -163,28 +162,4 @@ async fn a_message_in_the_moment_its_wait_ends_is_told_so_once_and_answered() {
         assert_eq!(life.event_names().iter().filter(|name| **name == "flow:timeout").count(), 1);
         life.stop().await;
     }
-}
-
-#[tokio::test]
-async fn a_hook_after_a_send_may_send_to_the_same_chat() {
-    let stage = Stage::new(Resolve::Never);
-    let bot = Arc::new(std::sync::OnceLock::<Bot>::new());
-    let sends = Arc::clone(&bot);
-    let life = stage.start(move |builder| {
-        echo(builder).after_send(move |chat, content, _| {
-            let bot = sends.get().cloned();
-            async move {
-                if let (Some(bot), "hi") = (bot, content.readable_text()) {
-                    bot.send_keyed("receipt", chat, "sent").await.expect("a send");
-                }
-            }
-        })
-    });
-    assert!(bot.set(life.bot.clone()).is_ok());
-    assert_eq!(life.say("m1", "hi", 2).await, ["hi", "sent"]);
-    let journal = life.bot.journal().expect("a durable bot");
-    life.settled().await;
-    let sent = journal.outbox().list(OutboxState::Sent, None, 10).await.expect("a listing");
-    assert_eq!(sent.records.len(), 2);
-    life.stop().await;
 }

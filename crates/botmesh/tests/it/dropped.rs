@@ -218,3 +218,24 @@ async fn a_reply_that_is_given_up_keeps_the_record_of_the_reply_before_it() {
     assert_eq!(done.records.len(), 1);
     life.stop().await;
 }
+
+#[tokio::test]
+async fn a_stop_that_cuts_a_reply_off_while_it_is_journaled_leaves_it_to_the_next_start() {
+    for fault in [Fault::Hang, Fault::HangAfter] {
+        let stage = Stage::new(Resolve::Never);
+        let life = stage.start(echo);
+        life.say("m0", "0", 1).await;
+        life.settled().await;
+        life.journal.fail_commit(life.journal.commits() + 2, fault);
+        assert!(life.deliver(Inbound::text("m1", "ana", "1")).await);
+        life.journal.wait_for_hanging(1).await;
+        life.stop().await;
+        assert_eq!(stage.channel.texts_to("ana"), ["0"]);
+        let mut life = stage.start(echo);
+        life.until("the reply", || stage.channel.texts_to("ana") == ["0", "1"]).await;
+        life.settled().await;
+        assert_eq!(count(&life, OutboxState::Sent).await, 2, "{fault:?}");
+        assert!(!life.event_names().contains(&"durability:ambiguous"), "{fault:?}");
+        life.stop().await;
+    }
+}

@@ -397,3 +397,25 @@ async fn without_an_inbox_a_message_is_refused_or_handled_as_configured() {
         life.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_handler_finds_its_message_in_the_inbox() {
+    let stage = Stage::new(Resolve::Never);
+    let bot = Arc::new(std::sync::OnceLock::<Bot>::new());
+    let looks = Arc::clone(&bot);
+    let life = stage.start(move |builder| {
+        builder.otherwise(move |c: Ctx| {
+            let journal = looks.get().and_then(Bot::journal).expect("a durable bot");
+            async move {
+                let record = c.record().expect("a record").clone();
+                let stored = journal.inbox().get(&record).await?.ok_or("it is not there")?.record;
+                c.reply(format!("{:?} {} {}", stored.state, stored.attempts, stored.inbound.readable_text()))
+                    .await?;
+                Result::<()>::Ok(())
+            }
+        })
+    });
+    assert!(bot.set(life.bot.clone()).is_ok());
+    assert_eq!(life.say("m1", "hi", 1).await, ["Working 1 hi"]);
+    life.stop().await;
+}

@@ -281,3 +281,21 @@ async fn one_event_delivered_many_times_at_once_is_handled_once() {
         life.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_handler_may_stop_the_bot_and_still_answers() {
+    let stage = Stage::new(Resolve::Never);
+    let bot = Arc::new(std::sync::OnceLock::<Bot>::new());
+    let stops = Arc::clone(&bot);
+    let life = stage.start(move |builder| {
+        builder.otherwise(move |c: Ctx| {
+            stops.get().expect("a bot").stop();
+            async move { c.reply("good night").await }
+        })
+    });
+    assert!(bot.set(life.bot.clone()).is_ok());
+    assert_eq!(life.say("m1", "sleep", 1).await, ["good night"]);
+    life.until("the end of the bot", || life.ended.get().is_some()).await;
+    assert_eq!(life.ended.get(), Some(&Ok(())));
+    life.stop().await;
+}
