@@ -8,6 +8,7 @@ use crate::core::error::{ChannelError, ErrorClass, Phase, SendError, StoreError}
 use crate::core::id::{ChatId, ConversationKey, ParticipantId, RecordId, SendKey};
 use crate::core::inbound::{Inbound, InboundMedia};
 use crate::core::store::ChatState;
+use crate::core::time::Timestamp;
 use crate::egress::{Egress, Sent, TurnScope};
 use crate::flow::Entry;
 use crate::world::World;
@@ -32,6 +33,7 @@ struct Inner {
     egress: Arc<Egress>,
     scope: Arc<TurnScope>,
     inbound: Arc<Inbound>,
+    received: Timestamp,
     user: UserState,
     entry: Mutex<Option<Entry>>,
 }
@@ -42,12 +44,13 @@ impl Ctx {
         egress: Arc<Egress>,
         scope: Arc<TurnScope>,
         inbound: Arc<Inbound>,
+        received: Timestamp,
     ) -> Self {
         let id =
             inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
         let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
-        let inner = Inner { world, egress, scope, inbound, user, entry: Mutex::new(None) };
+        let inner = Inner { world, egress, scope, inbound, received, user, entry: Mutex::new(None) };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }
     }
 
@@ -68,6 +71,11 @@ impl Ctx {
 
     pub(crate) fn shared_inbound(&self) -> Arc<Inbound> {
         Arc::clone(&self.inner.inbound)
+    }
+
+    /// When the event arrived.
+    pub(crate) fn received(&self) -> Timestamp {
+        self.inner.received
     }
 
     /// The text: of the message, its caption or the pressed button; or what a hook before the message made of it.

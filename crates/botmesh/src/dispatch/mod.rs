@@ -12,6 +12,7 @@ use crate::core::error::{SendError, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::inbound::Inbound;
 use crate::core::store::Direction;
+use crate::core::time::Timestamp;
 use crate::egress::{Boxed, Egress, TurnScope};
 pub(crate) use crate::flow::EndedConversation;
 use crate::flow::{Conversations, Stopped, TimedOut};
@@ -90,12 +91,12 @@ impl Dispatcher {
         &self.conversations
     }
 
-    pub(crate) fn ctx(&self, scope: &Arc<TurnScope>, inbound: Arc<Inbound>) -> Ctx {
-        Ctx::new(Arc::clone(&self.world), Arc::clone(&self.egress), Arc::clone(scope), inbound)
+    fn ctx(&self, scope: &Arc<TurnScope>, inbound: Arc<Inbound>, received: Timestamp) -> Ctx {
+        Ctx::new(Arc::clone(&self.world), Arc::clone(&self.egress), Arc::clone(scope), inbound, received)
     }
 
     pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
-        let mut ctx = self.ctx(scope, self.with_media(work));
+        let mut ctx = self.ctx(scope, self.with_media(work), work.received);
         if !work.replay {
             let inbound = ctx.inbound();
             let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());

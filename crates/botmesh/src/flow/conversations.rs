@@ -144,7 +144,8 @@ impl Conversations {
                 None
             }
             CheckpointPhase::Waiting => {
-                if checkpoint.deadline.is_some_and(|deadline| deadline <= ctx.world().now()) {
+                // What came in time is in time, however late it is handled.
+                if checkpoint.deadline.is_some_and(|deadline| deadline <= ctx.received()) {
                     *vacancy.of(persistent) = None;
                     return Ok(Resumed::Overdue(Box::new(self.time_out(checkpoint, persistent)), vacancy));
                 }

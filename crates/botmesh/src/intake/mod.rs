@@ -62,7 +62,8 @@ impl Intake {
         let slot = self.turns.reserve(stored.record.inbound.conversation());
         self.world.metrics.inbound_replayed.increment();
         let inbound = Arc::clone(&stored.record.inbound);
-        slot.fill(Work { inbound, record: Some(stored), replay: true, _permit: permit });
+        let received = stored.record.received;
+        slot.fill(Work { inbound, received, record: Some(stored), replay: true, _permit: permit });
     }
 
     async fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> Admitted {
@@ -72,7 +73,8 @@ impl Intake {
             self.world.metrics.inbound_duplicates.increment();
         } else {
             let slot = self.turns.reserve(inbound.conversation());
-            slot.fill(Work { inbound: Arc::new(inbound), record: None, replay: false, _permit: permit });
+            let (inbound, received) = (Arc::new(inbound), self.world.now());
+            slot.fill(Work { inbound, received, record: None, replay: false, _permit: permit });
         }
         Admitted { record, duplicate }
     }
@@ -173,14 +175,16 @@ impl Admission<'_> {
 
     fn dispatch_unjournaled(mut self) {
         if let Some((record, slot, permit)) = self.parts.take() {
-            slot.fill(Work { inbound: record.inbound, record: None, replay: false, _permit: permit });
+            let InboxRecord { inbound, received, .. } = record;
+            slot.fill(Work { inbound, received, record: None, replay: false, _permit: permit });
         }
     }
 }
 
 fn fill(slot: Slot, permit: OwnedSemaphorePermit, stored: Stored<InboxRecord>) {
     let inbound = Arc::clone(&stored.record.inbound);
-    slot.fill(Work { inbound, record: Some(stored), replay: false, _permit: permit });
+    let received = stored.record.received;
+    slot.fill(Work { inbound, received, record: Some(stored), replay: false, _permit: permit });
 }
 
 impl Drop for Admission<'_> {

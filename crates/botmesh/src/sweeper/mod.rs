@@ -263,6 +263,10 @@ impl Sweeper {
     async fn end_overdue_waits(&self) -> Result<(), StoreError> {
         let conversations = self.turns.dispatcher().conversations();
         for key in conversations.overdue(self.world.now(), PAGE).await? {
+            // An answer that came in time may be among its messages; the first that did not ends the wait.
+            if self.turns.is_serving(&key) {
+                continue;
+            }
             if let Some(begun) = self.busy.begin(format!("wait {}", key.encode())) {
                 self.start(begun, |sweeper| async move { sweeper.end_overdue_wait(&key).await });
             }
@@ -274,6 +278,10 @@ impl Sweeper {
         let dispatcher = self.turns.dispatcher();
         let Ok(turn) = self.turns.take_turn(key).await else { return Ok(()) };
         // Only now is it certain that nobody answers at the same time.
+        if self.turns.is_serving(key) {
+            turn.release();
+            return Ok(());
+        }
         if let Some(timed_out) = dispatcher.conversations().timed_out(key, self.world.now()).await? {
             dispatcher.end_wait(&turn, key, &timed_out).await?;
         }

@@ -11,6 +11,7 @@ use crate::core::coordinator::Coordinator;
 use crate::core::id::ConversationKey;
 use crate::core::inbound::Inbound;
 use crate::core::journal::{InboxRecord, Stored};
+use crate::core::time::Timestamp;
 use crate::dispatch::Dispatcher;
 use crate::world::World;
 use queues::Queues;
@@ -19,6 +20,8 @@ pub(crate) use queues::Slot;
 /// A message that waits for its turn.
 pub(crate) struct Work {
     pub(crate) inbound: Arc<Inbound>,
+    /// When it arrived.
+    pub(crate) received: Timestamp,
     /// Its inbox record; `None` without durability.
     pub(crate) record: Option<Stored<InboxRecord>>,
     /// Whether it was attempted before.
@@ -54,6 +57,11 @@ impl Turns {
 
     pub(crate) fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// Whether the conversation has messages that are not finished.
+    pub(crate) fn is_serving(&self, key: &ConversationKey) -> bool {
+        self.queues.contains(key)
     }
 
     /// Forgets what waits. With durability it stays in the inbox and is taken up at the next start.

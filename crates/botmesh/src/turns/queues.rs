@@ -91,6 +91,10 @@ impl Queues {
         }
     }
 
+    pub(super) fn contains(&self, key: &ConversationKey) -> bool {
+        self.lock().conversations.contains_key(key)
+    }
+
     /// The worker's next message, if it is there.
     pub(super) fn next(&self, key: &ConversationKey) -> Option<Work> {
         self.lock().conversations.get_mut(key)?.pop_filled()

@@ -7,7 +7,7 @@ use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError, TurnsConfig};
+use botmesh::{BotBuilder, HookVerdict, InboxConfig, OnAmbiguous, OnHandlerError, TurnsConfig};
 use tokio::sync::Semaphore;
 
 use crate::support::Stage;
@@ -162,4 +162,74 @@ async fn a_message_in_the_moment_its_wait_ends_is_told_so_once_and_answered() {
         assert_eq!(life.event_names().iter().filter(|name| **name == "flow:timeout").count(), 1);
         life.stop().await;
     }
+}
+
+/// A quiz that waits a minute, behind a hook that lets `slow` messages through with a permit.
+fn quiz(gate: &Arc<Semaphore>, persistent: bool) -> impl FnOnce(BotBuilder) -> BotBuilder + use<> {
+    let gate = Arc::clone(gate);
+    move |bot| {
+        let quiz = flow::<()>("quiz")
+            .ask("q", "?", |(), _| Ok(()))
+            .timeout(Duration::from_secs(60))
+            .say("right")
+            .on_timeout("too late");
+        let quiz = if persistent { quiz.persistent() } else { quiz };
+        bot.when("quiz", |c: Ctx| async move { c.enter("quiz") })
+            .otherwise(|c: Ctx| async move { c.reply(format!("? {}", c.text())).await })
+            .before_message(move |c: Ctx| {
+                let gate = Arc::clone(&gate);
+                async move {
+                    match c.text() {
+                        "slow" => gate.acquire().await?.forget(),
+                        "fails" if gate.try_acquire().is_err() => return Err("not yet".into()),
+                        _ => {}
+                    }
+                    Ok(HookVerdict::Continue)
+                }
+            })
+            .flow(quiz)
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_came_in_time_counts_however_late_it_is_handled() {
+    for persistent in [false, true] {
+        for text in ["slow", "fails"] {
+            let stage = Stage::new(Resolve::Never);
+            let gate = Arc::new(Semaphore::new(0));
+            let inbox = InboxConfig { on_handler_error: OnHandlerError::Retry, ..InboxConfig::default() };
+            let durability = Durability::default().with_instance_id("bot").with_inbox(inbox);
+            let life = stage.start_with(durability, quiz(&gate, persistent));
+            assert_eq!(life.say("m1", "quiz", 1).await, ["?"]);
+            life.settled().await;
+            stage.clock.advance(Duration::from_secs(58)).await;
+            assert!(life.deliver(Inbound::text("m2", "ana", text)).await);
+            stage.clock.advance(Duration::from_secs(4)).await;
+            gate.add_permits(1);
+            life.until("the end", || stage.channel.texts_to("ana").len() == 2).await;
+            life.settled().await;
+            stage.clock.advance(Duration::from_secs(60)).await;
+            assert_eq!(stage.channel.texts_to("ana"), ["?", "right"], "{text}, persistent: {persistent}");
+            life.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_came_in_time_counts_though_the_bot_was_away_at_the_end_of_the_wait() {
+    let stage = Stage::new(Resolve::Never);
+    let gate = Arc::new(Semaphore::new(0));
+    let life = stage.start(quiz(&gate, true));
+    assert_eq!(life.say("m1", "quiz", 1).await, ["?"]);
+    life.settled().await;
+    stage.clock.advance(Duration::from_secs(50)).await;
+    assert!(life.deliver(Inbound::text("m2", "ana", "slow")).await);
+    life.kill().await;
+    stage.clock.advance(Duration::from_secs(100)).await;
+    gate.add_permits(1);
+    let life = stage.start(quiz(&gate, true));
+    life.until("the end", || stage.channel.texts_to("ana").len() == 2).await;
+    life.settled().await;
+    assert_eq!(stage.channel.texts_to("ana"), ["?", "right"]);
+    life.stop().await;
 }
