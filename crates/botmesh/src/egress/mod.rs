@@ -159,9 +159,9 @@ impl Egress {
         scope: Option<&TurnScope>,
         mut send: Send,
     ) -> Result<Sent, SendError> {
-        let lane = self.lanes.enter(&send.chat).await;
         loop {
-            match self.begin(open, scope, &send).await? {
+            let (begun, lane) = self.begin(open, scope, &send).await?;
+            match begun {
                 Begun::Fresh(stored) => return self.attempt_inline(open, scope, stored, lane).await,
                 Begun::Bypassed(content, sent) => {
                     drop(lane);
@@ -177,26 +177,29 @@ impl Egress {
         }
     }
 
-    /// Journals a send in flight, unless its key is known.
-    async fn begin(
-        &self,
+    /// Journals a send in flight, unless its key is known; with the chat's lane. The hooks run outside of it, because they
+    /// may send to the chat.
+    async fn begin<'a>(
+        &'a self,
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         send: &Send,
-    ) -> Result<Begun, SendError> {
+    ) -> Result<(Begun, Lane<'a>), SendError> {
         // A replay knows that its sends may be there already, and then the hooks must not run again.
-        if scope.is_some_and(TurnScope::is_replay)
-            && let Some(stored) = open.journal.outbox().get(&send.key).await?
-        {
-            return Ok(Begun::Known(stored));
+        if scope.is_some_and(TurnScope::is_replay) {
+            let lane = self.lanes.enter(&send.chat).await;
+            if let Some(stored) = open.journal.outbox().get(&send.key).await? {
+                return Ok((Begun::Known(stored), lane));
+            }
         }
         let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
+        let lane = self.lanes.enter(&send.chat).await;
         if let Some(size) = oversized(&content, open.config.outbox.max_payload_bytes) {
             self.world.metrics.outbox_bypassed.increment();
             tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");
             let receipt = self.world.provider.send(SendRequest::new(&send.chat, &content)).await?;
             let sent = Sent { key: send.key.clone(), message: Some(receipt.message), deduped: false };
-            return Ok(Begun::Bypassed(content, sent));
+            return Ok((Begun::Bypassed(content, sent), lane));
         }
         let now = self.world.now();
         let Send { key, chat, fingerprint, source, .. } = send;
@@ -226,10 +229,10 @@ impl Egress {
         self.world.count_stale(&outcomes);
         if let Some(Cas::Applied(version)) = own {
             self.world.metrics.outbox_journaled.increment();
-            return Ok(Begun::Fresh(Stored { record, version }));
+            return Ok((Begun::Fresh(Stored { record, version }), lane));
         }
         match open.journal.outbox().get(&record.key).await? {
-            Some(stored) => Ok(Begun::Known(stored)),
+            Some(stored) => Ok((Begun::Known(stored), lane)),
             None => Err(SendError::Deferred { key: record.key }),
         }
     }

@@ -233,3 +233,24 @@ async fn an_answer_that_came_in_time_counts_though_the_bot_was_away_at_the_end_o
     assert_eq!(stage.channel.texts_to("ana"), ["?", "right"]);
     life.stop().await;
 }
+
+#[tokio::test]
+async fn a_hook_before_a_send_may_send_to_the_same_chat() {
+    let stage = Stage::new(Resolve::Never);
+    let bot = Arc::new(std::sync::OnceLock::<Bot>::new());
+    let sends = Arc::clone(&bot);
+    let life = stage.start(move |builder| {
+        echo(builder).before_send(move |chat, content| {
+            let bot = sends.get().cloned();
+            async move {
+                if let (Some(bot), "hi") = (bot, content.readable_text()) {
+                    bot.send_keyed("notice", chat, "notice").await.expect("a send");
+                }
+                Ok(content)
+            }
+        })
+    });
+    assert!(bot.set(life.bot.clone()).is_ok());
+    assert_eq!(life.say("m1", "hi", 2).await, ["notice", "hi"]);
+    life.stop().await;
+}
