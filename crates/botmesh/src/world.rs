@@ -102,12 +102,15 @@ impl World {
             return;
         }
         let world = Arc::clone(self);
-        self.spawn_tracked("record-sent", async move {
-            let Some(open) = &world.journal else { return };
-            match open.journal.commit_patiently(changes, &world.abort).await {
-                Ok(outcomes) => world.count_stale(&outcomes),
-                Err(error) => world.events.error("recording that a message was sent", &error),
-            }
-        });
+        self.spawn_tracked("record-sent", async move { world.commit_sent(changes).await });
+    }
+
+    /// Commits that messages were sent.
+    pub(crate) async fn commit_sent(&self, changes: Vec<Change>) {
+        let Some(open) = self.journal.as_ref().filter(|_| !changes.is_empty()) else { return };
+        match open.journal.commit_patiently(changes, &self.abort).await {
+            Ok(outcomes) => self.count_stale(&outcomes),
+            Err(error) => self.events.error("recording that a message was sent", &error),
+        }
     }
 }

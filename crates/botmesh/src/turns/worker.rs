@@ -15,6 +15,7 @@ use crate::core::error::{Cas, CoordinationUnavailable};
 use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
+use crate::core::time::Timestamp;
 use crate::dispatch::{EndedConversation, Handled, Verdict};
 use crate::egress::TurnScope;
 use crate::events::{BotEvent, DeadKind, describe};
@@ -60,8 +61,7 @@ impl Turns {
     }
 
     /// Runs a message until nothing is left to try. What fails is tried again in its place: the answers that follow it in
-    /// the conversation must not be taken for answers to something else.
-    /// Meanwhile the place to run is given back.
+    /// the conversation must not be taken for answers to something else. Meanwhile the place to run is given back.
     async fn run_with_retries(
         &self,
         key: &ConversationKey,
@@ -74,7 +74,8 @@ impl Turns {
             if let Some(turn) = finished.turn.take() {
                 turn.release();
             }
-            self.world.commit_in_background(std::mem::take(&mut finished.sent));
+            // Before the next attempt, which asks the outbox what it need not send again.
+            self.world.commit_sent(std::mem::take(&mut finished.sent)).await;
             *running = None;
             let rested = async {
                 self.world.seams.clock.sleep(delay).await;
@@ -256,11 +257,7 @@ impl Turns {
 }
 
 /// The record of a message that may run, as it is to become; `None` if it was born working.
-fn beginning(
-    open: &OpenJournal,
-    work: &Work,
-    now: crate::core::time::Timestamp,
-) -> Option<Stored<InboxRecord>> {
+fn beginning(open: &OpenJournal, work: &Work, now: Timestamp) -> Option<Stored<InboxRecord>> {
     let stored = work.record.as_ref()?;
     let record = stored.record.start(&open.journal.owner(), now).ok()?;
     Some(Stored { record, version: stored.version })

@@ -1,6 +1,7 @@
 //! One message of a chat at a time, chats side by side, and a stop that loses nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use botmesh::core::inbound::{Inbound, Participant};
@@ -8,6 +9,7 @@ use botmesh::core::journal::InboxState;
 use botmesh::core::provider::{AdmitError, Resolve};
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, InboxConfig, OnHandlerError, TurnsConfig};
+use botmesh_testing::Fault;
 use tokio::sync::Semaphore;
 
 use crate::support::Stage;
@@ -297,5 +299,38 @@ async fn a_handler_may_stop_the_bot_and_still_answers() {
     assert_eq!(life.say("m1", "sleep", 1).await, ["good night"]);
     life.until("the end of the bot", || life.ended.get().is_some()).await;
     assert_eq!(life.ended.get(), Some(&Ok(())));
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn an_attempt_begins_after_the_sends_of_the_one_before_are_durable() {
+    let stage = Stage::new(Resolve::Never);
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let inbox = InboxConfig { on_handler_error: OnHandlerError::Retry, ..InboxConfig::default() };
+    let durability = Durability::default().with_instance_id("bot").with_inbox(inbox);
+    let life = stage.start_with(durability, move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                c.reply("one").await?;
+                if first {
+                    return Err("broken once".into());
+                }
+                c.reply("two").await?;
+                Result::<()>::Ok(())
+            }
+        })
+    });
+    // The session, the message, the send; then that it was sent.
+    life.journal.fail_commit(4, Fault::Hang);
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.journal.wait_for_hanging(1).await;
+    stage.clock.advance(Duration::from_secs(5)).await;
+    life.journal.release();
+    life.until("both replies", || stage.channel.texts_to("ana").len() == 2).await;
+    life.settled().await;
+    assert_eq!(stage.channel.texts_to("ana"), ["one", "two"]);
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
     life.stop().await;
 }
