@@ -3,7 +3,7 @@
 mod busy;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, Semaphore};
@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ChatId, ConversationKey};
 use crate::core::journal::{
-    Beat, Change, InboxRecord, InboxState, OutboxRecord, OutboxState, Sessions, Stored,
+    Beat, Change, InboxRecord, InboxState, OutboxRecord, OutboxState, Owner, Sessions, Stored,
 };
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
@@ -44,6 +44,8 @@ pub(crate) struct Sweeper {
     pub(crate) busy: Arc<Busy>,
     /// Who may call the channel.
     pub(crate) sending: Arc<Semaphore>,
+    /// When all that is unfinished was last looked at and nothing of a dead process was found, on the monotonic clock.
+    clean: Arc<std::sync::Mutex<Option<Duration>>>,
 }
 
 impl Sweeper {
@@ -54,8 +56,8 @@ impl Sweeper {
         egress: Arc<Egress>,
     ) -> Self {
         let sending = Arc::new(Semaphore::new(MAX_SENDING));
-        let (wake, sweeping, busy) = Default::default();
-        Self { world, intake, turns, egress, wake, sweeping, busy, sending }
+        let (wake, sweeping, busy, clean) = Default::default();
+        Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean }
     }
 
     /// Queues what is unfinished again, lets new events in, and sweeps until the bot stops.
@@ -168,51 +170,72 @@ impl Sweeper {
     }
 
     /// Takes over what dead processes left: in the order of arrival, what was being handled before what waited.
+    ///
+    /// To look at everything unfinished costs as much as there is of it. So it is done when a session ran out, until
+    /// nothing is found; and once in a lease, for what a process wrote that had been given up before.
     async fn adopt_orphans(&self, open: &OpenJournal) -> Result<(), StoreError> {
         let sessions = open.journal.sessions().await?;
         if sessions.is_superseded(&open.journal.owner()) {
             self.world.note_superseded();
             return Ok(());
         }
+        let now = self.world.seams.clock.monotonic();
+        let clean = *self.clean.lock().unwrap_or_else(PoisonError::into_inner);
+        let recently = clean.is_some_and(|clean| now.saturating_sub(clean) < open.config.inbox.lease);
+        if recently && !sessions.any_expired() {
+            return Ok(());
+        }
+        let mut found = false;
         for state in [InboxState::Working, InboxState::Queued] {
             let mut after = None;
             loop {
                 let page = open.journal.inbox().list(state, after.as_ref(), PAGE).await?;
                 self.tell_unreadable(&page.unreadable);
-                let is_orphan = |stored: &Stored<InboxRecord>| {
-                    stored.record.owner.as_ref().is_none_or(|owner| sessions.is_dead(owner))
-                };
-                self.adopt(open, page.records.into_iter().filter(is_orphan).collect()).await?;
+                let mut orphans = page.records;
+                orphans.retain(|stored| is_orphan(stored.record.owner.as_ref(), &sessions));
+                found |= !orphans.is_empty();
+                self.adopt(open, orphans).await?;
                 match page.next {
                     Some(next) => after = Some(next),
                     None => break,
                 }
             }
         }
-        self.settle_orphaned_sends(open, &sessions).await?;
-        open.journal.remove_expired(&sessions).await.map(|_| ())
+        found |= self.settle_orphaned_sends(open, &sessions).await?;
+        if !found {
+            open.journal.remove_expired(&sessions).await?;
+            *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        }
+        Ok(())
     }
 
-    async fn settle_orphaned_sends(&self, open: &OpenJournal, sessions: &Sessions) -> Result<(), StoreError> {
+    /// Returns whether there are any. They are settled in the background.
+    async fn settle_orphaned_sends(
+        &self,
+        open: &OpenJournal,
+        sessions: &Sessions,
+    ) -> Result<bool, StoreError> {
         let mut after = None;
+        let mut found = false;
         loop {
             let page = open.journal.outbox().list(OutboxState::InFlight, after.as_ref(), PAGE).await?;
             self.tell_unreadable(&page.unreadable);
             for stored in page.records {
-                if stored.record.owner.as_ref().is_none_or(|owner| sessions.is_dead(owner)) {
+                if is_orphan(stored.record.owner.as_ref(), sessions) {
+                    found = true;
                     let chat = stored.record.chat.clone();
                     let settle = |sweeper: Self| async move {
                         let Some(open) = &sweeper.world.journal else { return Ok(()) };
                         sweeper.egress.settle_orphan(open, stored).await
                     };
                     if !self.call_channel(&chat, settle).await {
-                        return Ok(());
+                        return Ok(found);
                     }
                 }
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(()),
+                None => return Ok(found),
             }
         }
     }
@@ -294,6 +317,11 @@ impl Sweeper {
             tracing::error!(%key, %reason, "a record cannot be read and is left as it is");
         }
     }
+}
+
+/// Whether nobody alive is to finish a record.
+fn is_orphan(owner: Option<&Owner>, sessions: &Sessions) -> bool {
+    owner.is_none_or(|owner| sessions.is_dead(owner))
 }
 
 /// Renews the session until it ends. Returns when another process took it over.

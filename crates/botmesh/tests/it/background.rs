@@ -254,3 +254,22 @@ async fn a_hook_before_a_send_may_send_to_the_same_chat() {
     assert_eq!(life.say("m1", "hi", 2).await, ["notice", "hi"]);
     life.stop().await;
 }
+
+#[tokio::test]
+async fn a_sweep_costs_the_same_however_much_is_unfinished() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| bot.otherwise(|_: Ctx| std::future::pending::<()>()));
+    assert!(life.deliver(Inbound::text("first", "ana", "x")).await);
+    let reads_in_ten_sweeps = async || {
+        stage.clock.advance(Duration::from_secs(3)).await;
+        let before = life.journal.reads();
+        stage.clock.advance(Duration::from_secs(10)).await;
+        life.journal.reads() - before
+    };
+    let few = reads_in_ten_sweeps().await;
+    for n in 0..600 {
+        assert!(life.deliver(Inbound::text(format!("m{n}"), "ana", "x")).await);
+    }
+    assert_eq!(reads_in_ten_sweeps().await, few);
+    life.kill().await;
+}

@@ -173,6 +173,11 @@ impl Sessions {
         self.sessions.get(&owner.instance).is_some_and(|stored| stored.record.epoch > owner.epoch)
     }
 
+    /// Whether the session of any instance ran out.
+    pub fn any_expired(&self) -> bool {
+        self.sessions.values().any(|stored| stored.record.expires < self.now)
+    }
+
     /// How many sessions are known, dead ones included.
     pub fn len(&self) -> usize {
         self.sessions.len()
