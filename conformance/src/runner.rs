@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh_core::entropy::{Entropy, OsEntropy};
+use botmesh_core::hash::stable_hash;
 use futures_util::FutureExt;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -198,7 +199,7 @@ impl Runner {
         let id = format!("cf{run}-{}-{}-{}", backend.name(), suite.name, case.name);
         let id = id.chars().map(plain).collect();
         let place = Place::new(id, folder.path());
-        let seed = self.seed ^ hash(&name);
+        let seed = self.seed ^ stable_hash(name.bytes());
         let report = self.report(backend.name(), job.suite, job.case, Status::Passed, None);
         let needs = suite.needs;
         running.spawn(async move {
@@ -247,12 +248,6 @@ async fn run_case(
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
-}
-
-/// FNV-1a, so that each case has randomness of its own.
-fn hash(name: &str) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// Runs every suite against `backend`, for use in a test.

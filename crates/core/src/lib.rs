@@ -6,6 +6,7 @@ pub mod coordinator;
 pub mod duration;
 pub mod entropy;
 pub mod error;
+pub mod hash;
 pub mod id;
 pub mod inbound;
 pub mod journal;

@@ -161,9 +161,10 @@ impl Bot {
         content: impl Into<Content>,
     ) -> Result<Enqueued, SendError> {
         let running = self.running()?;
-        let (key, known) = running.egress.enqueue(Some(key.into()), &chat.into(), content.into()).await?;
+        let key = key.into();
+        let known = running.egress.enqueue(key.clone(), &chat.into(), content.into()).await?;
         running.wake.notify_one();
-        Ok(Enqueued { key, known: known.map(|record| record.state) })
+        Ok(Enqueued { key, known })
     }
 
     fn running(&self) -> Result<&Running, SendError> {

@@ -10,6 +10,7 @@ use crate::bot::OnDiverged;
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
 use crate::core::error::{Cas, Effect, SendError};
+use crate::core::hash::stable_hash;
 use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::provider::SendRequest;
@@ -88,17 +89,16 @@ impl Egress {
         result
     }
 
-    /// Journals a send for the background. Returns its key and whether the key was known before.
+    /// Journals a send for the background. Returns where the send of this key stood if it was known before.
     pub(crate) async fn enqueue(
         &self,
-        key: Option<SendKey>,
+        key: SendKey,
         chat: &ChatId,
         content: Content,
-    ) -> Result<(SendKey, Option<OutboxRecord>), SendError> {
-        let key = key.unwrap_or_else(|| self.random_key());
+    ) -> Result<Option<OutboxState>, SendError> {
         let Some(open) = &self.world.journal else {
-            self.send_directly(key.clone(), chat, content).await?;
-            return Ok((key, None));
+            self.send_directly(key, chat, content).await?;
+            return Ok(None);
         };
         let content = self.run_before_hooks(chat, content).await?;
         let send = Send { key: key.clone(), chat: chat.clone(), content, fingerprint: None, source: None };
@@ -107,12 +107,12 @@ impl Egress {
         match open.journal.commit_one(Change::insert(&record)).await? {
             Cas::Applied(_) => {
                 self.world.metrics.outbox_journaled.increment();
-                Ok((key, None))
+                Ok(None)
             }
             Cas::Lost => {
                 self.world.metrics.outbox_deduped.increment();
                 let stored = open.journal.outbox().get(&key).await?;
-                Ok((key, stored.map(|stored| stored.record)))
+                Ok(stored.map(|stored| stored.record.state))
             }
         }
     }
@@ -305,11 +305,8 @@ fn oversized(content: &Content, max: usize) -> Option<usize> {
     serde_json::to_vec(content).ok().map(|json| json.len()).filter(|&size| size > max)
 }
 
-/// FNV-1a over chat and content: stable across versions and machines, as it is stored.
+/// What tells one send from another; stored, so it must stay as it is.
 fn fingerprint(chat: &ChatId, content: &Content) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
     let json = serde_json::to_vec(content).unwrap_or_default();
-    let bytes = chat.as_str().bytes().chain([0]).chain(json);
-    bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    stable_hash(chat.as_str().bytes().chain([0]).chain(json))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Answer, AskAgain, FlowCtx, FlowState, Prompt};
 use crate::core::content::Content;
+use crate::core::hash::stable_hash;
 use crate::dispatch::fold;
 use crate::egress::Boxed;
 use crate::{Error, Result};
@@ -192,8 +193,6 @@ impl<S: FlowState> Flow<S> {
 
     /// A hash of what a stored flow depends on: name, version and the kinds and ids of the steps.
     pub(super) fn fingerprint(&self) -> String {
-        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-        const PRIME: u64 = 0x0000_0100_0000_01b3;
         let mut text = format!("{}\0{}", self.name, S::VERSION);
         for step in &self.steps {
             let kind = match step.action {
@@ -206,8 +205,7 @@ impl<S: FlowState> Flow<S> {
             text.push(kind);
             text.push_str(&step.id);
         }
-        let hash = text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
-        format!("{hash:016x}")
+        format!("{:016x}", stable_hash(text.bytes()))
     }
 }
 
