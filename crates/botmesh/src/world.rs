@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(crate) journal: Option<OpenJournal>,
     /// Whether messages are written to the store's log.
     pub(crate) log_messages: bool,
+    /// The most bytes of one message's media that a handler may load.
+    pub(crate) max_media_bytes: usize,
     /// Cancelled when nothing new may begin.
     pub(crate) stopping: CancellationToken,
     /// Cancelled when what still runs is given up.

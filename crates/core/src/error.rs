@@ -328,16 +328,38 @@ pub enum MediaUnavailableReason {
     RehydrateFailed,
     /// The channel could not deliver the bytes.
     DownloadFailed,
+    /// It has more bytes than the bot accepts.
+    TooLarge,
+    /// The message has none.
+    NoMedia,
 }
 
 /// The media of a message cannot be had.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[error("the media is unavailable ({reason:?}): {detail}")]
+#[non_exhaustive]
 pub struct MediaUnavailable {
     /// Why.
     pub reason: MediaUnavailableReason,
-    /// What happened.
+    /// What happened, without secrets.
     pub detail: String,
+    /// The channel's own error.
+    #[source]
+    pub source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl MediaUnavailable {
+    /// An error for this reason.
+    pub fn new(reason: MediaUnavailableReason, detail: impl Into<String>) -> Self {
+        Self { reason, detail: detail.into(), source: None }
+    }
+
+    /// With the channel's own error.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.source = Some(Arc::from(source.into()));
+        self
+    }
 }
 
 /// Why the coordinator gave no turn.

@@ -188,6 +188,16 @@ impl Inbound {
         RecordId::from(id)
     }
 
+    /// The same event with another token in place of its media's, if it has media.
+    #[must_use]
+    pub fn with_media_token(&self, token: serde_json::Value) -> Self {
+        let mut inbound = self.clone();
+        if let Some(body) = inbound.body.media_mut() {
+            body.media.token = token;
+        }
+        inbound
+    }
+
     /// The text a person would read: the text, the caption, or the title of the button they pressed.
     pub fn readable_text(&self) -> &str {
         match &self.body {

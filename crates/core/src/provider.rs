@@ -63,32 +63,33 @@ pub trait Provider: Send + Sync + 'static {
         Resolution::Unknown
     }
 
-    /// Turns a media reference into the form that is journaled, or `None` where it cannot outlive the process. Never
-    /// put credentials into it.
+    /// Turns a media reference into the form that is journaled, or `None` where it cannot outlive the process. Never put
+    /// credentials into it; the token itself is not journaled. A form of more than 64 KiB counts as `None`.
     fn serialize_media(&self, media: &MediaRef) -> Option<StoredMediaRef> {
         Some(StoredMediaRef { v: 1, data: media.token.clone() })
     }
 
-    /// Builds the reference again before a replayed handler runs. Does not need the connection.
+    /// Builds the reference again before a replayed handler runs. Does not need the connection. Called only for what the
+    /// provider of this id wrote, but by any version of it, and somebody may have changed it since: check everything.
     ///
     /// # Errors
-    /// A stored value that is invalid or of an unknown version.
+    /// [`MediaUnavailableReason::RehydrateFailed`]: a stored value that is invalid or of an unknown version.
     fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
         if stored.v != 1 {
-            return Err(MediaUnavailable {
-                reason: MediaUnavailableReason::RehydrateFailed,
-                detail: format!("version {} of the stored reference is unknown", stored.v),
-            });
+            return Err(MediaUnavailable::new(
+                MediaUnavailableReason::RehydrateFailed,
+                format!("version {} of the stored reference is unknown", stored.v),
+            ));
         }
         Ok(MediaRef { provider: self.id().to_owned(), token: stored.data.clone() })
     }
 
-    /// Downloads media.
+    /// Downloads media of at most `max_bytes`; give up as soon as it is clear that it is larger.
     ///
     /// # Errors
-    /// A channel without media, or a failed download.
-    async fn load_media(&self, media: &MediaRef) -> Result<Bytes, ChannelError> {
-        let _ = media;
+    /// A channel without media, a failed download, or [`ErrorClass::PayloadTooLarge`].
+    async fn load_media(&self, media: &MediaRef, max_bytes: usize) -> Result<Bytes, ChannelError> {
+        let _ = (media, max_bytes);
         Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, "this channel has no media"))
     }
 }

@@ -6,16 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use botmesh_core::Bytes;
 use botmesh_core::CancellationToken;
-use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::error::{ChannelError, ErrorClass, MediaUnavailable, Phase};
 use botmesh_core::id::{ChatId, MessageId, SendKey};
 use botmesh_core::inbound::Inbound;
+use botmesh_core::media::{MediaRef, StoredMediaRef};
 use botmesh_core::provider::{
     AdmitError, Admitted, Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve,
     SendReceipt, SendRequest,
 };
 use tokio::sync::watch;
 
+use crate::media::Shelf;
 use crate::transcript::{Line, SendOutcome, Sent, render};
 
 /// How long a test may wait for something that should happen at once, in real time.
@@ -43,6 +46,7 @@ pub struct MockProvider {
 struct Shared {
     id: String,
     capabilities: Capabilities,
+    shelf: Shelf,
     state: Mutex<State>,
     connection: watch::Sender<ConnectionState>,
     sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
@@ -80,6 +84,7 @@ impl MockProvider {
         let shared = Shared {
             id: "mock".to_owned(),
             capabilities,
+            shelf: Shelf::default(),
             state: Mutex::default(),
             connection: watch::Sender::new(ConnectionState::Closed),
             sink: watch::Sender::new(None),
@@ -105,6 +110,14 @@ impl MockProvider {
         let Some(sink) = sink else { panic!("no bot has run this provider within {PATIENCE:?}") };
         self.shared.lock().lines.push(Line::In(Box::new(inbound.clone())));
         sink.admit(inbound).await
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.shared.id
+    }
+
+    pub(crate) fn shelf(&self) -> &Shelf {
+        &self.shared.shelf
     }
 
     /// Makes the next send that has no fault yet fail with `error`.
@@ -341,6 +354,18 @@ impl Provider for MockProvider {
             return Resolution::Unknown;
         }
         self.shared.lock().receipt_of(token, chat).map_or(Resolution::NotSent, Resolution::Sent)
+    }
+
+    fn serialize_media(&self, media: &MediaRef) -> Option<StoredMediaRef> {
+        self.shared.shelf.serialize(media)
+    }
+
+    fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
+        self.shared.shelf.rehydrate(&self.shared.id, stored)
+    }
+
+    async fn load_media(&self, media: &MediaRef, max_bytes: usize) -> Result<Bytes, ChannelError> {
+        self.shared.shelf.load(media, max_bytes)
     }
 }
 

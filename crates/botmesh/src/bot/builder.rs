@@ -24,6 +24,7 @@ pub struct BotBuilder {
     durability: Option<Durability>,
     turns: TurnsConfig,
     log_messages: bool,
+    max_media_bytes: usize,
     seams: Option<Seams>,
     routes: Routes,
     sends: SendHooks,
@@ -39,6 +40,7 @@ impl BotBuilder {
             durability: None,
             turns: TurnsConfig::default(),
             log_messages: false,
+            max_media_bytes: 100 << 20,
             seams: None,
             routes: Routes::default(),
             sends: SendHooks::default(),
@@ -85,6 +87,13 @@ impl BotBuilder {
     /// a crash an entry may be missing or be there twice: the log is for reading, not for deciding.
     pub fn log_messages(mut self, keep: bool) -> Self {
         self.log_messages = keep;
+        self
+    }
+
+    /// The most bytes of one message's media that [`Ctx::load_media`] loads into memory. Default 100 MiB. As many handlers
+    /// as run at a time may each hold as much.
+    pub fn max_media_bytes(mut self, bytes: usize) -> Self {
+        self.max_media_bytes = bytes;
         self
     }
 
@@ -165,6 +174,13 @@ impl BotBuilder {
             durability.validate()?;
         }
         self.turns.validate()?;
+        if self.max_media_bytes == 0 {
+            return Err(ConfigError::new(
+                "max_media_bytes",
+                "is 0, so that no media could ever be loaded",
+                "set at least 1; 104857600 is the default",
+            ));
+        }
         let flows = check_flows(self.flows)?;
         if self.routes.when.is_empty() && self.routes.otherwise.is_none() {
             return Err(ConfigError::new(
@@ -181,6 +197,7 @@ impl BotBuilder {
             durability: self.durability,
             turns: self.turns,
             log_messages: self.log_messages,
+            max_media_bytes: self.max_media_bytes,
             seams: self.seams.unwrap_or_else(|| Seams::system(Arc::new(TokioSpawner))),
             routes: self.routes,
             sends: self.sends,

@@ -61,6 +61,9 @@ pub struct InboxConfig {
     pub backoff: Backoff,
     /// What becomes of an event whose handler fails. Default [`OnHandlerError::Ack`].
     pub on_handler_error: OnHandlerError,
+    /// Keep media as a reference that the channel can build again before a message runs once more. Default `true`; `false`
+    /// keeps the channel's tokens as they are, and then a message that runs again may be unable to download its media.
+    pub media_refs: bool,
 }
 
 impl Default for InboxConfig {
@@ -70,6 +73,7 @@ impl Default for InboxConfig {
             max_attempts: 5,
             backoff: Backoff::default(),
             on_handler_error: OnHandlerError::Ack,
+            media_refs: true,
         }
     }
 }

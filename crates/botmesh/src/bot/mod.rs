@@ -39,6 +39,7 @@ struct Definition {
     durability: Option<Durability>,
     turns: TurnsConfig,
     log_messages: bool,
+    max_media_bytes: usize,
     seams: Seams,
     routes: Routes,
     sends: SendHooks,

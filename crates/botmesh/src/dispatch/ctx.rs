@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::UserState;
 use crate::core::content::Content;
-use crate::core::error::{ChannelError, ErrorClass, Phase, SendError, StoreError};
+use crate::core::error::{MediaUnavailable, SendError, StoreError};
 use crate::core::id::{ChatId, ConversationKey, ParticipantId, RecordId, SendKey};
-use crate::core::inbound::{Inbound, InboundMedia};
+use crate::core::inbound::Inbound;
 use crate::core::store::ChatState;
 use crate::core::time::Timestamp;
 use crate::egress::{Egress, Sent, TurnScope};
@@ -33,6 +33,7 @@ struct Inner {
     egress: Arc<Egress>,
     scope: Arc<TurnScope>,
     inbound: Arc<Inbound>,
+    media_unavailable: Option<MediaUnavailable>,
     received: Timestamp,
     user: UserState,
     entry: Mutex<Option<Entry>>,
@@ -43,14 +44,15 @@ impl Ctx {
         world: Arc<World>,
         egress: Arc<Egress>,
         scope: Arc<TurnScope>,
-        inbound: Arc<Inbound>,
+        (inbound, media_unavailable): (Arc<Inbound>, Option<MediaUnavailable>),
         received: Timestamp,
     ) -> Self {
         let id =
             inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
         let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
-        let inner = Inner { world, egress, scope, inbound, received, user, entry: Mutex::new(None) };
+        let entry = Mutex::new(None);
+        let inner = Inner { world, egress, scope, inbound, media_unavailable, received, user, entry };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }
     }
 
@@ -109,21 +111,8 @@ impl Ctx {
         self.inner.scope.record()
     }
 
-    /// The media of a media message.
-    pub fn media(&self) -> Option<&InboundMedia> {
-        self.inner.inbound.body.media()
-    }
-
-    /// Downloads the media of the message.
-    ///
-    /// # Errors
-    /// The message has no media, or the channel could not deliver it.
-    pub async fn load_media(&self) -> Result<crate::core::Bytes, ChannelError> {
-        let Some(media) = self.media() else {
-            let detail = "the message has no media";
-            return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
-        };
-        self.inner.world.provider.load_media(&media.media).await
+    pub(super) fn media_unavailable(&self) -> Option<&MediaUnavailable> {
+        self.inner.media_unavailable.as_ref()
     }
 
     /// The state of the user who wrote, kept across conversations.

@@ -2,6 +2,7 @@
 
 mod ctx;
 mod handler;
+mod media;
 mod pattern;
 mod user;
 
@@ -10,9 +11,7 @@ use std::sync::Arc;
 use crate::core::coordinator::Turn;
 use crate::core::error::{SendError, StoreError};
 use crate::core::id::ConversationKey;
-use crate::core::inbound::Inbound;
 use crate::core::store::Direction;
-use crate::core::time::Timestamp;
 use crate::egress::{Boxed, Egress, TurnScope};
 pub(crate) use crate::flow::EndedConversation;
 use crate::flow::{Conversations, Stopped, TimedOut};
@@ -91,12 +90,10 @@ impl Dispatcher {
         &self.conversations
     }
 
-    fn ctx(&self, scope: &Arc<TurnScope>, inbound: Arc<Inbound>, received: Timestamp) -> Ctx {
-        Ctx::new(Arc::clone(&self.world), Arc::clone(&self.egress), Arc::clone(scope), inbound, received)
-    }
-
     pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
-        let mut ctx = self.ctx(scope, self.with_media(work), work.received);
+        let (world, egress) = (Arc::clone(&self.world), Arc::clone(&self.egress));
+        let inbound = media::to_run(&*world.provider, work);
+        let mut ctx = Ctx::new(world, egress, Arc::clone(scope), inbound, work.received);
         if !work.replay {
             let inbound = ctx.inbound();
             let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());
@@ -180,25 +177,6 @@ impl Dispatcher {
     fn failed(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Handled {
         self.world.events.error(what, error);
         Handled { verdict: Verdict::HandlerFailed(crate::events::describe(error)), ended: None }
-    }
-
-    /// The event, with a media reference that the provider built again if the record is a replay.
-    fn with_media(&self, work: &Work) -> Arc<Inbound> {
-        let stored = work.record.as_ref().and_then(|stored| stored.record.media.as_ref());
-        let (true, Some(stored)) = (work.replay, stored) else { return Arc::clone(&work.inbound) };
-        match self.world.provider.rehydrate_media(stored) {
-            Ok(media) => {
-                let mut inbound = Inbound::clone(&work.inbound);
-                if let Some(body) = inbound.body.media_mut() {
-                    body.media = media;
-                }
-                Arc::new(inbound)
-            }
-            Err(error) => {
-                self.world.events.error("rebuilding a media reference", &error);
-                Arc::clone(&work.inbound)
-            }
-        }
     }
 
     /// Forgets a conversation that ended, once the message that ended it is acknowledged.

@@ -1,5 +1,6 @@
 //! Where events of the channel are taken over: journaled before any handler sees them, once however often they arrive.
 
+mod media;
 mod recent;
 
 use std::sync::Arc;
@@ -87,13 +88,18 @@ impl Intake {
     ) -> Result<Admitted, AdmitError> {
         let now = self.world.now();
         let slot = self.turns.reserve(inbound.conversation());
-        let media = inbound.body.media().and_then(|media| self.world.provider.serialize_media(&media.media));
+        let inbound = Arc::new(inbound);
+        let (journaled, media) = match open.config.inbox.media_refs {
+            true => media::to_journal(&*self.world.provider, &inbound),
+            false => (Arc::clone(&inbound), None),
+        };
         let new = if slot.starts_at_once() { InboxRecord::working } else { InboxRecord::queued };
-        let mut record = new(Arc::new(inbound), open.journal.next_order(now), open.journal.owner(), now);
+        let mut record = new(journaled, open.journal.next_order(now), open.journal.owner(), now);
         record.media = media;
         let id = record.id.clone();
         let insert = Change::insert(&record);
-        let admission = Admission { world: &self.world, parts: Some((record, slot, permit)) };
+        let admission =
+            Admission { world: &self.world, parts: Some(Parts { record, inbound, slot, permit }) };
         match open.journal.commit_one(insert).await {
             Ok(Cas::Applied(version)) => {
                 self.world.metrics.inbound_journaled.increment();
@@ -159,13 +165,21 @@ fn check_ids(inbound: &Inbound) -> Result<(), AdmitError> {
 /// record may be in the inbox and owned by this process, so somebody must look.
 struct Admission<'a> {
     world: &'a Arc<World>,
-    parts: Option<(InboxRecord, Slot, OwnedSemaphorePermit)>,
+    parts: Option<Parts>,
+}
+
+struct Parts {
+    record: InboxRecord,
+    /// The event as it arrived; the record may hold it without its media's live token.
+    inbound: Arc<Inbound>,
+    slot: Slot,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Admission<'_> {
     fn journaled(mut self, version: Version) {
-        if let Some((record, slot, permit)) = self.parts.take() {
-            fill(slot, permit, Stored { record, version });
+        if let Some(parts) = self.parts.take() {
+            parts.dispatch(Some(version));
         }
     }
 
@@ -174,30 +188,34 @@ impl Admission<'_> {
     }
 
     fn dispatch_unjournaled(mut self) {
-        if let Some((record, slot, permit)) = self.parts.take() {
-            let InboxRecord { inbound, received, .. } = record;
-            slot.fill(Work { inbound, received, record: None, replay: false, _permit: permit });
+        if let Some(parts) = self.parts.take() {
+            parts.dispatch(None);
         }
     }
 }
 
-fn fill(slot: Slot, permit: OwnedSemaphorePermit, stored: Stored<InboxRecord>) {
-    let inbound = Arc::clone(&stored.record.inbound);
-    let received = stored.record.received;
-    slot.fill(Work { inbound, received, record: Some(stored), replay: false, _permit: permit });
+impl Parts {
+    /// `version` is that of the record in the inbox, if it is there.
+    fn dispatch(self, version: Option<Version>) {
+        let Self { record, inbound, slot, permit } = self;
+        let received = record.received;
+        let record = version.map(|version| Stored { record, version });
+        slot.fill(Work { inbound, received, record, replay: false, _permit: permit });
+    }
 }
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        let Some((record, slot, permit)) = self.parts.take() else { return };
+        let Some(mut parts) = self.parts.take() else { return };
         let world = Arc::clone(self.world);
         self.world.spawn_tracked("finish-admission", async move {
             let Some(open) = &world.journal else { return };
             while !world.stopping.is_cancelled() {
-                match find_out(open, &record).await {
-                    Ok(Some(stored)) => {
+                match find_out(open, &parts.record).await {
+                    Ok(Some(Stored { record, version })) => {
                         world.metrics.inbound_journaled.increment();
-                        return fill(slot, permit, stored);
+                        parts.record = record;
+                        return parts.dispatch(Some(version));
                     }
                     Err(error) if error.retry() => world.seams.clock.sleep(open.config.poll).await,
                     Ok(None) | Err(_) => return,

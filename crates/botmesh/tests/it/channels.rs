@@ -4,21 +4,21 @@ use std::sync::{Arc, Mutex};
 
 use botmesh::core::Bytes;
 use botmesh::core::CancellationToken;
-use botmesh::core::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase};
+use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::id::{ChatId, SendKey};
-use botmesh::core::inbound::{Inbound, InboundMedia};
-use botmesh::core::media::{MediaRef, StoredMediaRef};
+use botmesh::core::inbound::Inbound;
+use botmesh::core::media::{JournaledMedia, MediaRef};
 use botmesh::core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve, SendReceipt, SendRequest,
 };
 use botmesh::core::store::{Direction, Store};
 use botmesh::prelude::*;
-use botmesh_testing::MockProvider;
+use botmesh_testing::{MockProvider, image};
 use tokio::sync::watch;
 
 use crate::support::Stage;
 
-/// The mock channel, with a name, live media references and failures of its connection.
+/// The mock channel, with a name, media that is its own token, and failures of its connection.
 struct Special {
     inner: MockProvider,
     /// What the next calls of `run` fail with.
@@ -59,21 +59,8 @@ impl Provider for Special {
         self.inner.resolve(token, chat).await
     }
 
-    fn serialize_media(&self, media: &MediaRef) -> Option<StoredMediaRef> {
-        (media.token != "view-once").then(|| StoredMediaRef { v: 7, data: media.token.clone() })
-    }
-
-    fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
-        match stored.data.as_str() {
-            Some("forged") => Err(MediaUnavailable {
-                reason: MediaUnavailableReason::RehydrateFailed,
-                detail: "a forged reference".to_owned(),
-            }),
-            token => Ok(MediaRef { provider: "mock".to_owned(), token: format!("again {token:?}").into() }),
-        }
-    }
-
-    async fn load_media(&self, media: &MediaRef) -> Result<Bytes, ChannelError> {
+    /// However much was asked for.
+    async fn load_media(&self, media: &MediaRef, _: usize) -> Result<Bytes, ChannelError> {
         Ok(Bytes::from(media.token.to_string()))
     }
 }
@@ -134,37 +121,42 @@ async fn a_bot_stops_while_it_waits_for_its_connection() {
     life.stop().await;
 }
 
+/// A picture whose token is a text of this length.
+fn picture(length: usize) -> Inbound {
+    let media = MediaRef { provider: "mock".to_owned(), token: "x".repeat(length).into() };
+    Inbound::private(format!("m{length}"), "ana", image(media))
+}
+
 #[tokio::test]
-async fn media_of_a_message_that_runs_again_is_the_channels_to_rebuild() {
-    for (token, first, again) in [
-        ("photo", "\"photo\"", "\"again Some(\\\"photo\\\")\""),
-        ("forged", "\"forged\"", "\"forged\""),
-        ("view-once", "\"view-once\"", "\"view-once\""),
-    ] {
-        let stage = special(Vec::new());
-        let life = stage.start(|bot| {
-            bot.when(IMAGE, |c: Ctx| async move {
-                let media = c.load_media().await?;
-                c.send(&"log".into(), String::from_utf8_lossy(&media).into_owned()).await?;
-                std::future::pending::<Result>().await
-            })
-        });
-        let media = MediaRef { provider: "mock".to_owned(), token: token.into() };
-        let body = InboundBody::Image(InboundMedia { media, caption: None, mime: None, file_name: None });
-        assert!(life.deliver(Inbound::private("m1", "ana", body)).await);
-        life.until("the first run", || stage.channel.texts_to("log") == [first]).await;
-        life.settled_but_for_turns().await;
-        life.kill().await;
-        let life = stage.start(|bot| {
-            bot.when(IMAGE, |c: Ctx| async move {
-                let media = c.load_media().await?;
-                c.reply(String::from_utf8_lossy(&media).into_owned()).await?;
-                Result::<()>::Ok(())
-            })
-        });
-        life.until("the second run", || stage.channel.texts_to("ana") == [again]).await;
-        life.stop().await;
+async fn a_channel_that_loads_more_than_it_was_asked_for_is_not_trusted() {
+    let stage = special(Vec::new());
+    let life = stage.start(|bot| {
+        bot.when(IMAGE, |c: Ctx| async move {
+            let loaded = c.try_load_media().await;
+            c.reply(format!("{:?}", loaded.map(|bytes| bytes.len()).map_err(|error| error.reason))).await
+        })
+        .max_media_bytes(5)
+    });
+    assert!(life.deliver(picture(3)).await);
+    assert!(life.deliver(picture(4)).await);
+    life.until("both replies", || stage.channel.texts_to("ana") == ["Ok(5)", "Err(TooLarge)"]).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_reference_as_large_as_media_is_not_journaled() {
+    let stage = special(Vec::new());
+    let life = stage.start(echo);
+    for (length, kept) in [(65_534, true), (65_535, false)] {
+        let inbound = picture(length);
+        let id = inbound.record_id();
+        assert!(life.deliver(inbound).await);
+        life.settled().await;
+        let journal = life.bot.journal().expect("a durable bot");
+        let record = journal.inbox().get(&id).await.expect("a reading").expect("the message").record;
+        assert_eq!(record.media != Some(JournaledMedia::NotDurable), kept, "{length}");
     }
+    life.stop().await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod chaos;
 mod dropped;
 mod flows;
 mod journals;
+mod media;
 mod order;
 mod outages;
 mod owners;

@@ -45,6 +45,7 @@ fn a_bot_that_cannot_work_is_refused_by_field_with_what_to_do() {
         answering().turns(TurnsConfig { max_backlog: 0, ..TurnsConfig::default() }),
         &["turns.max_backlog"],
     );
+    refused(answering().max_media_bytes(0), &["max_media_bytes: is 0", "104857600 is the default"]);
     let nobody = TurnsConfig { max_concurrent: 0, ..TurnsConfig::default() };
     refused(answering().turns(nobody), &["turns.max_concurrent: is 0"]);
 }
@@ -53,13 +54,14 @@ fn a_bot_that_cannot_work_is_refused_by_field_with_what_to_do() {
 fn settings_come_from_a_file_with_durations_people_write() {
     let durability: Durability = serde_json::from_value(json!({
         "instance_id": "bot-1",
-        "inbox": { "lease": "15s", "on_handler_error": "retry" },
+        "inbox": { "lease": "15s", "on_handler_error": "retry", "media_refs": false },
         "outbox": { "inline_max": 1500, "on_ambiguous": "resend", "backoff": { "base": "250ms" } },
         "retention": "7d",
     }))
     .expect("readable settings");
     assert_eq!(durability.inbox.lease, Duration::from_secs(15));
     assert_eq!(durability.inbox.on_handler_error, OnHandlerError::Retry);
+    assert!(Durability::default().inbox.media_refs && !durability.inbox.media_refs);
     assert_eq!(durability.outbox.inline_max, Duration::from_millis(1500));
     assert_eq!(durability.outbox.on_ambiguous, OnAmbiguous::Resend);
     assert_eq!(durability.outbox.backoff.base, Duration::from_millis(250));

@@ -6,7 +6,7 @@ use super::record::{FORMAT, Owner, Record, Refused, truncated};
 use crate::id::RecordId;
 use crate::inbound::Inbound;
 use crate::kv::Index;
-use crate::media::StoredMediaRef;
+use crate::media::JournaledMedia;
 use crate::time::Timestamp;
 
 /// The life of an inbound event.
@@ -63,9 +63,10 @@ pub struct InboxRecord {
     /// Why the last attempt failed, at most about 1,000 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The media reference in its durable form.
+    /// What stands for the live token of the event's media, which then is not in `inbound`. `None` without media, and
+    /// where the token is journaled as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media: Option<StoredMediaRef>,
+    pub media: Option<JournaledMedia>,
     /// The event.
     pub inbound: Arc<Inbound>,
 }
