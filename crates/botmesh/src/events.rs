@@ -49,6 +49,13 @@ pub enum BotEvent {
         /// Whether it is sent again.
         resent: bool,
     },
+    /// A send of unknown outcome, told as [`Ambiguous`](Self::Ambiguous) before, had arrived: the channel showed it.
+    Resolved {
+        /// The send.
+        key: SendKey,
+        /// Its chat.
+        chat: ChatId,
+    },
     /// Another process started under this instance id. This one takes nothing new.
     Superseded {
         /// The instance id.
@@ -88,6 +95,7 @@ impl BotEvent {
             Self::Error { .. } => "error",
             Self::Dead { .. } => "durability:dead",
             Self::Ambiguous { .. } => "durability:ambiguous",
+            Self::Resolved { .. } => "durability:resolved",
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
             Self::FlowIncompatible { .. } => "flow:incompatible",
@@ -104,6 +112,7 @@ impl fmt::Display for BotEvent {
             Self::Error { context, error } => write!(f, " {context}: {error}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),
             Self::Ambiguous { key, chat, resent } => write!(f, " {key} to {chat}, resent: {resent}"),
+            Self::Resolved { key, chat } => write!(f, " {key} to {chat}"),
             Self::Superseded { instance } => write!(f, " {instance}"),
             Self::LeaseLost { key, reason } => write!(f, " {key}: {reason}"),
             Self::FlowIncompatible { key, flow, reason } => write!(f, " {flow} of {key}: {reason}"),

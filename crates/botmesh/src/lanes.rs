@@ -27,14 +27,23 @@ impl<K> Default for Lanes<K> {
 
 impl<K: Eq + Hash + Clone> Lanes<K> {
     pub(crate) async fn enter(&self, key: &K) -> Lane<'_, K> {
-        let lane = {
-            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(lanes.entry(key.clone()).or_default())
-        };
-        // Made before the wait, so that a dropped wait cleans up as well.
-        let mut entered = Lane { lanes: self, key: key.clone(), guard: None };
+        let (lane, mut entered) = self.approach(key);
         entered.guard = Some(lane.lock_owned().await);
         entered
+    }
+
+    /// `None` if somebody is in the lane.
+    pub(crate) fn try_enter(&self, key: &K) -> Option<Lane<'_, K>> {
+        let (lane, mut entered) = self.approach(key);
+        entered.guard = Some(lane.try_lock_owned().ok()?);
+        Some(entered)
+    }
+
+    /// The lane, and what cleans up after a wait for it that was dropped as well.
+    fn approach(&self, key: &K) -> (Arc<AsyncMutex<()>>, Lane<'_, K>) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = Arc::clone(lanes.entry(key.clone()).or_default());
+        (lane, Lane { lanes: self, key: key.clone(), guard: None })
     }
 }
 

@@ -13,10 +13,11 @@ mod turns;
 mod world;
 
 pub use botmesh_core as core;
+pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Durability, Enqueued, InboxConfig, OnAmbiguous, OnDiverged, OnHandlerError,
-    OutboxConfig, TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Durability, Enqueued, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig,
+    TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,

@@ -12,6 +12,7 @@ use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
+use crate::egress::{Backlog, Echoes};
 use crate::events::{BotEvent, EventBus};
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -39,6 +40,10 @@ pub(crate) struct World {
     pub(crate) superseded: CancellationToken,
     /// Background work that a stop waits for.
     pub(crate) tracker: TaskTracker,
+    /// The chats that may have unfinished sends.
+    pub(crate) backlog: Backlog,
+    /// What the channel sent back before it answered.
+    pub(crate) echoes: Echoes,
     /// Who changes the state of a user: messages of several chats may run at the same time.
     pub(crate) users: Lanes<ParticipantId>,
 }

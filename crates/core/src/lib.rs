@@ -16,6 +16,7 @@ pub mod memory;
 pub mod provider;
 pub mod scope;
 pub mod spawn;
+pub mod split;
 pub mod store;
 pub mod time;
 

@@ -109,6 +109,20 @@ pub trait InboundSink: Send + Sync + 'static {
     /// # Cancel safety
     /// A dropped call may or may not have taken the event over; delivering it again is always safe.
     async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError>;
+
+    /// Takes over that the channel has a message of this bot: it sent back its own copy, or a status. Channels with
+    /// [`Resolve::Echo`] call it with the token of each such event, in any order and as often as they come; a send whose
+    /// answer was lost is resolved by it. Tokens that the bot does not know are ignored; so is everything by default.
+    ///
+    /// # Errors
+    /// The journal cannot be read or written: let the channel deliver the event again.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have taken effect; delivering the event again is always safe.
+    async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
+        let _ = (token, receipt);
+        Ok(())
+    }
 }
 
 /// The proof that an event is in the bot's hands (and in the journal, with durability).
@@ -211,7 +225,8 @@ pub enum Resolve {
         /// How long the channel remembers a token.
         window: Duration,
     },
-    /// The channel sends back the token with its own copy or status of the message.
+    /// The channel sends back the token with its own copy or status of the message; the provider hands it to
+    /// [`InboundSink::confirm_sent`].
     Echo {
         /// How long to wait for it.
         wait: Duration,

@@ -102,14 +102,35 @@ impl MockProvider {
     /// # Panics
     /// If no bot runs this provider within 30 s.
     pub async fn deliver(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        let sink = self.running_sink().await;
+        self.shared.lock().lines.push(Line::In(Box::new(inbound.clone())));
+        sink.admit(inbound).await
+    }
+
+    /// Sends back every delivered message of `chat`, as a channel with [`Resolve::Echo`] does. Waits until a bot runs.
+    ///
+    /// # Errors
+    /// The bot could not take an echo over.
+    ///
+    /// # Panics
+    /// If no bot runs this provider within 30 s.
+    pub async fn echo(&self, chat: &str) -> Result<(), AdmitError> {
+        let sink = self.running_sink().await;
+        for sent in self.delivered().into_iter().filter(|sent| sent.chat.as_str() == chat) {
+            if let (Some(token), Some(receipt)) = (&sent.token, sent.receipt()) {
+                sink.confirm_sent(token, receipt.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn running_sink(&self) -> Arc<dyn InboundSink> {
         let mut sinks = self.shared.sink.subscribe();
         let sink = match patient(sinks.wait_for(Option::is_some)).await {
             Some(Ok(sink)) => sink.clone(),
             Some(Err(_)) | None => None,
         };
-        let Some(sink) = sink else { panic!("no bot has run this provider within {PATIENCE:?}") };
-        self.shared.lock().lines.push(Line::In(Box::new(inbound.clone())));
-        sink.admit(inbound).await
+        sink.unwrap_or_else(|| panic!("no bot has run this provider within {PATIENCE:?}"))
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -30,6 +30,16 @@ impl Sent {
         self.content.readable_text()
     }
 
+    /// The channel's id of the message, if it has one.
+    pub fn receipt(&self) -> Option<&SendReceipt> {
+        match &self.outcome {
+            SendOutcome::Delivered(receipt)
+            | SendOutcome::AnswerLost(receipt)
+            | SendOutcome::Deduplicated(receipt) => Some(receipt),
+            SendOutcome::Failed(..) | SendOutcome::Hanging => None,
+        }
+    }
+
     /// Whether the user sees a message that was not there before.
     pub fn is_delivery(&self) -> bool {
         matches!(self.outcome, SendOutcome::Delivered(_) | SendOutcome::AnswerLost(_))

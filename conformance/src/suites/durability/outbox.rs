@@ -159,7 +159,7 @@ async fn an_unknown_send_can_be_resolved(context: &mut Context) -> CaseResult {
     ensure!(life.journal.due(late, None, 10).await?.outbox.records.is_empty(), "an unknown send is due");
     let listed = life.journal.outbox().list(OutboxState::Unknown, None, 10).await?;
     ensure_eq!(listed.records, vec![unknown.clone()], "the unknown sends");
-    life.step(&unknown, unknown.record.sent(MessageId::from("m1"), world.now())).await?;
+    life.step(&unknown, unknown.record.confirm(MessageId::from("m1"), world.now())).await?;
     ensure_eq!(life.outbox("k").await?.record.state, OutboxState::Sent, "the state after an echo");
     life.kill().await;
     PASSED

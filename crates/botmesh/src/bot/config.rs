@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::backoff::Backoff;
 use crate::core::error::ConfigError;
 use crate::core::id::InstanceId;
-use crate::core::journal::KvDurability;
+use crate::core::journal::{KvDurability, OnAmbiguous};
 
 /// Durable message processing: where the journals live and how they are used.
 ///
@@ -120,16 +120,6 @@ impl Default for OutboxConfig {
             max_payload_bytes: 1 << 20,
         }
     }
-}
-
-/// What becomes of a send whose outcome nobody can say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnAmbiguous {
-    /// It is marked unknown: never a duplicate, possibly lost.
-    Skip,
-    /// It is sent again: never lost, possibly a duplicate.
-    Resend,
 }
 
 /// What becomes of a replay that sends something else under the same derived key.

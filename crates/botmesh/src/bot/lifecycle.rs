@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::sink::Sink;
 use super::{Bot, Definition, Durability, Running, TurnsConfig};
 use crate::core::backoff::Backoff;
 use crate::core::coordinator::{Coordinator, MemoryHub};
@@ -18,7 +19,7 @@ use crate::core::memory::MemoryKv;
 use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
 use crate::dispatch::Dispatcher;
-use crate::egress::Egress;
+use crate::egress::{Backlog, Echoes, Egress};
 use crate::events::BotEvent;
 use crate::flow::Conversations;
 use crate::intake::Intake;
@@ -96,6 +97,7 @@ struct Engine {
     world: Arc<World>,
     turns: Arc<Turns>,
     intake: Arc<Intake>,
+    sink: Arc<Sink>,
     coordinator: Arc<dyn Coordinator>,
     backlog: Arc<Semaphore>,
     /// Held while the sweeper sweeps.
@@ -139,6 +141,8 @@ impl Engine {
             ended: CancellationToken::new(),
             superseded: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            backlog: Backlog::default(),
+            echoes: Echoes::default(),
             users: Lanes::default(),
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
@@ -150,20 +154,21 @@ impl Engine {
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
         let sweeper =
             Sweeper::new(Arc::clone(&world), Arc::clone(&intake), Arc::clone(&turns), Arc::clone(&egress));
+        let sink = Arc::new(Sink { intake: Arc::clone(&intake), egress: Arc::clone(&egress) });
         let running = Running { world: Arc::clone(&world), egress, wake: Arc::clone(&sweeper.wake) };
         let _ = bot.shared.running.set(running);
         let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
         world.seams.spawn("session", keep_session(Arc::clone(&world)));
         world.spawn_tracked("sweeper", sweeper.run());
         world.events.emit(BotEvent::Started);
-        Ok(Self { world, turns, intake, coordinator, backlog, sweeping, busy })
+        Ok(Self { world, turns, intake, sink, coordinator, backlog, sweeping, busy })
     }
 
     /// Runs the channel until it is over. It connects while what is unfinished is being queued again.
     async fn receive(&self, stop: &Stop) -> Over {
         let world = &self.world;
         let no_more = world.stopping.child_token();
-        let mut channel = pin!(run_channel(world, &self.intake, &no_more));
+        let mut channel = pin!(run_channel(world, &self.sink, &no_more));
         let over = tokio::select! {
             biased;
             () = stop.0.cancelled() => Over::Asked,
@@ -254,11 +259,11 @@ async fn waits_for_retry(open: &OpenJournal) -> Result<bool, StoreError> {
 }
 
 /// Runs the channel, again after a delay if it fails for now.
-async fn run_channel(world: &World, intake: &Arc<Intake>, stop: &CancellationToken) -> Over {
+async fn run_channel(world: &World, sink: &Arc<Sink>, stop: &CancellationToken) -> Over {
     let backoff = Backoff::default();
     let mut failures = 0;
     loop {
-        let error = match world.provider.run(Arc::<Intake>::clone(intake), stop.clone()).await {
+        let error = match world.provider.run(Arc::<Sink>::clone(sink), stop.clone()).await {
             Ok(()) => return Over::SourceEnded,
             Err(error) if !error.retryable => return Over::Failed(error),
             Err(error) => error,

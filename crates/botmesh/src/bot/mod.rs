@@ -3,6 +3,7 @@
 mod builder;
 mod config;
 mod lifecycle;
+mod sink;
 mod spawner;
 
 use std::collections::HashMap;
@@ -25,9 +26,7 @@ use crate::flow::AnyFlow;
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::world::World;
 pub use builder::BotBuilder;
-pub use config::{
-    Durability, InboxConfig, OnAmbiguous, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig,
-};
+pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
 use lifecycle::Stop;
 pub use spawner::TokioSpawner;
 
@@ -162,8 +161,7 @@ impl Bot {
         content: impl Into<Content>,
     ) -> Result<Enqueued, SendError> {
         let running = self.running()?;
-        let key = key.into();
-        let known = running.egress.enqueue(key.clone(), &chat.into(), content.into()).await?;
+        let (key, known) = running.egress.enqueue(key.into(), &chat.into(), content.into()).await?;
         running.wake.notify_one();
         Ok(Enqueued { key, known })
     }

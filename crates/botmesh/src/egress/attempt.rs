@@ -1,17 +1,13 @@
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::unfinished::{Beginning, Call};
-use super::{Egress, Sent, TurnScope, dead};
-use crate::bot::OnAmbiguous;
-use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
-use crate::core::id::SendKey;
-use crate::core::journal::{Change, ErrorNote, OutboxRecord, Stored};
+use super::{Egress, TurnScope};
+use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, StoreError};
+use crate::core::journal::{Ambiguity, Change, ErrorNote, OutboxRecord, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{Resolution, Resolve, SendReceipt, SendRequest};
 use crate::events::{BotEvent, DeadKind};
-use crate::lanes::Lane;
 use crate::world::{OpenJournal, World};
 
 /// What an attempt came to.
@@ -47,76 +43,8 @@ impl Egress {
         Ok(outcome?.applied().map(|version| Stored { record, version }))
     }
 
-    /// Attempts a send that is in flight, and again until the time for waiting is over.
-    pub(super) async fn attempt_inline(
-        &self,
-        open: &OpenJournal,
-        scope: Option<&TurnScope>,
-        started: Stored<OutboxRecord>,
-        lane: Lane<'_>,
-    ) -> Result<Sent, SendError> {
-        let key = started.record.key.clone();
-        let attempted = self.attempt(open, scope, started).await?;
-        self.retry_inline(open, scope, key, attempted, lane).await
-    }
-
-    /// As [`attempt_inline`](Self::attempt_inline), for a send that a dead process left in flight.
-    pub(super) async fn resolve_inline(
-        &self,
-        open: &OpenJournal,
-        scope: Option<&TurnScope>,
-        stored: Stored<OutboxRecord>,
-        lane: Lane<'_>,
-    ) -> Result<Sent, SendError> {
-        let key = stored.record.key.clone();
-        let attempted = resolve(&self.world, open, &stored, &ended_in_flight()).await?;
-        self.retry_inline(open, scope, key, attempted, lane).await
-    }
-
-    async fn retry_inline(
-        &self,
-        open: &OpenJournal,
-        scope: Option<&TurnScope>,
-        key: SendKey,
-        mut attempted: Attempted,
-        lane: Lane<'_>,
-    ) -> Result<Sent, SendError> {
-        let clock = &self.world.seams.clock;
-        let give_up = self.world.now() + open.config.outbox.inline_max;
-        let mut retrying = None;
-        loop {
-            let waiting = match attempted {
-                Attempted::Waiting(waiting) => waiting,
-                Attempted::Sent(record) => {
-                    drop(lane);
-                    let sent = Sent { key, message: record.message, deduped: false };
-                    self.after_sent(&record.chat, &record.content, &sent).await;
-                    return Ok(sent);
-                }
-                Attempted::Unknown => return Ok(Sent { key, message: None, deduped: false }),
-                Attempted::Dead(record) => return Err(dead(&record)),
-                Attempted::Lost => return Err(SendError::Deferred { key }),
-            };
-            let due = waiting.record.due.unwrap_or_else(|| self.world.now());
-            if due > give_up {
-                self.world.metrics.outbox_deferred.increment();
-                return Err(SendError::Deferred { key });
-            }
-            retrying.get_or_insert_with(|| self.inline.begin(&key));
-            clock.sleep(due.since(self.world.now())).await;
-            if let Some(scope) = scope {
-                scope.turn().check()?;
-            }
-            attempted = match self.start_attempt(open, &waiting).await? {
-                // Apart, because it is seldom: a send that arrives at once needs less memory.
-                Some(started) => Box::pin(self.attempt(open, scope, started)).await?,
-                None => Attempted::Lost,
-            };
-        }
-    }
-
     /// Calls the channel once and records what it said.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         open: &OpenJournal,
         scope: Option<&TurnScope>,
@@ -128,40 +56,22 @@ impl Egress {
         if self.world.provider.capabilities().resolve != Resolve::Never {
             request = request.with_token(&record.key);
         }
+        if matches!(self.world.provider.capabilities().resolve, Resolve::Echo { .. }) {
+            self.world.echoes.expect(&record.key);
+        }
         let answer = call.answer.insert(self.world.provider.send(request).await);
         let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
         call.close();
         attempted
     }
 
-    /// One attempt of a send that is due, in the background.
-    pub(crate) async fn attempt_due(
+    /// The time in which the channel could have said what became of a send is over.
+    pub(crate) async fn stop_waiting_for_echo(
         &self,
         open: &OpenJournal,
-        due: Stored<OutboxRecord>,
+        stored: &Stored<OutboxRecord>,
     ) -> Result<(), StoreError> {
-        if self.inline.contains(&due.record.key) {
-            return Ok(());
-        }
-        let lane = self.lanes.enter(&due.record.chat).await;
-        let Some(started) = self.start_attempt(open, &due).await? else { return Ok(()) };
-        if let Attempted::Sent(record) = self.attempt(open, None, started).await? {
-            drop(lane);
-            let sent = Sent { key: record.key.clone(), message: record.message.clone(), deduped: false };
-            self.after_sent(&record.chat, &record.content, &sent).await;
-        }
-        Ok(())
-    }
-
-    /// Decides what becomes of a send that a dead process left in flight. In the chat's lane: the message that it answers
-    /// may be running again, and its next sends must not overtake this one.
-    pub(crate) async fn settle_orphan(
-        &self,
-        open: &OpenJournal,
-        orphan: Stored<OutboxRecord>,
-    ) -> Result<(), StoreError> {
-        let _lane = self.lanes.enter(&orphan.record.chat).await;
-        resolve(&self.world, open, &orphan, &ended_in_flight()).await.map(|_| ())
+        resolve(&self.world, open, stored, &no_echo(), true).await.map(|_| ())
     }
 }
 
@@ -179,15 +89,24 @@ pub(super) async fn conclude(
     started: &Stored<OutboxRecord>,
     answer: &Result<SendReceipt, ChannelError>,
 ) -> Result<Attempted, StoreError> {
+    if let (Some(echo), Err(_)) = (world.echoes.take(&started.record.key), answer) {
+        return record_sent(world, open, None, started, &echo).await;
+    }
     match answer {
         Ok(receipt) => record_sent(world, open, scope, started, receipt).await,
-        Err(error) if error.phase == Phase::Unknown => Box::pin(resolve(world, open, started, error)).await,
+        Err(error) if error.phase == Phase::Unknown => {
+            Box::pin(resolve(world, open, started, error, false)).await
+        }
         Err(error) => Box::pin(record_failure(world, open, started, error, None)).await,
     }
 }
 
-fn ended_in_flight() -> ChannelError {
+pub(super) fn ended_in_flight() -> ChannelError {
     ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the process ended while the channel was called")
+}
+
+fn no_echo() -> ChannelError {
+    ChannelError::new(ErrorClass::Transient, Phase::Unknown, "no answer came, and no echo of the message")
 }
 
 async fn record_sent(
@@ -233,6 +152,7 @@ async fn record_failure(
         return Ok(Attempted::Lost);
     };
     if retry_at.is_some() {
+        world.backlog.note(&record.chat);
         return Ok(Attempted::Waiting(Stored { record, version }));
     }
     world.metrics.outbox_dead.increment();
@@ -242,61 +162,47 @@ async fn record_failure(
 }
 
 /// Decides what becomes of an attempt whose answer was lost: asks the channel if it can say, else follows the policy.
-async fn resolve(
+/// `in_vain` says that its echo was waited for already.
+pub(super) async fn resolve(
     world: &Arc<World>,
     open: &OpenJournal,
     started: &Stored<OutboxRecord>,
     error: &ChannelError,
+    in_vain: bool,
 ) -> Result<Attempted, StoreError> {
-    let record = &started.record;
-    match world.provider.capabilities().resolve {
-        Resolve::Lookup => match world.provider.resolve(&record.key, &record.chat).await {
+    let (record, policy) = (&started.record, open.config.outbox.on_ambiguous);
+    let channel = world.provider.capabilities().resolve;
+    let age = world.now().since(record.created);
+    let mut decision = policy.decide(channel, age, in_vain);
+    if decision == Ambiguity::LookUp {
+        match world.provider.resolve(&record.key, &record.chat).await {
             Resolution::Sent(receipt) => return record_sent(world, open, None, started, &receipt).await,
             Resolution::NotSent => {
                 return record_failure(world, open, started, error, Some(Duration::ZERO)).await;
             }
-            Resolution::Unknown => {}
-        },
-        Resolve::Dedupe { window } if world.now().since(record.created) < window => {
+            Resolution::Unknown => decision = policy.decide(channel, age, true),
+        }
+    }
+    let next = match decision {
+        Ambiguity::Repeat => return record_failure(world, open, started, error, None).await,
+        Ambiguity::AwaitEcho(wait) => record.await_echo(world.now() + wait, world.now()),
+        Ambiguity::Resend => {
+            tell_ambiguous(world, record, true);
             return record_failure(world, open, started, error, None).await;
         }
-        Resolve::Never | Resolve::Echo { .. } | Resolve::Dedupe { .. } => {}
-    }
-    world.metrics.outbox_ambiguous.increment();
-    let resent = open.config.outbox.on_ambiguous == OnAmbiguous::Resend;
-    let (key, chat) = (record.key.clone(), record.chat.clone());
-    world.events.emit(BotEvent::Ambiguous { key, chat, resent });
-    if resent {
-        return record_failure(world, open, started, error, None).await;
-    }
-    let Ok(record) = started.record.give_up_unknown(world.now()) else { return Ok(Attempted::Lost) };
+        Ambiguity::GiveUp | Ambiguity::LookUp => {
+            tell_ambiguous(world, record, false);
+            record.give_up_unknown(world.now())
+        }
+    };
+    let Ok(record) = next else { return Ok(Attempted::Lost) };
     let outcome = commit(world, open, Change::update(started.version, &record)).await?;
     world.count_stale(&[outcome]);
     Ok(if outcome == Cas::Lost { Attempted::Lost } else { Attempted::Unknown })
 }
 
-/// Sends whose retries somebody waits for.
-#[derive(Default)]
-pub(super) struct InlineRetries(Mutex<HashSet<SendKey>>);
-
-struct InlineRetry<'a> {
-    retries: &'a InlineRetries,
-    key: SendKey,
-}
-
-impl InlineRetries {
-    fn begin(&self, key: &SendKey) -> InlineRetry<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
-        InlineRetry { retries: self, key: key.clone() }
-    }
-
-    fn contains(&self, key: &SendKey) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
-    }
-}
-
-impl Drop for InlineRetry<'_> {
-    fn drop(&mut self) {
-        self.retries.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-    }
+fn tell_ambiguous(world: &World, record: &OutboxRecord, resent: bool) {
+    world.metrics.outbox_ambiguous.increment();
+    let (key, chat) = (record.key.clone(), record.chat.clone());
+    world.events.emit(BotEvent::Ambiguous { key, chat, resent });
 }

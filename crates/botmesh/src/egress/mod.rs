@@ -1,6 +1,10 @@
 //! Sends: journaled under an idempotency key before the channel is called, answered from the outbox when repeated.
 
 mod attempt;
+mod backlog;
+mod chat;
+mod echo;
+mod parts;
 mod scope;
 mod unfinished;
 
@@ -9,16 +13,20 @@ use std::sync::Arc;
 use crate::bot::OnDiverged;
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
-use crate::core::error::{Cas, Effect, SendError};
+use crate::core::error::{Cas, ChannelError, Effect, SendError};
 use crate::core::hash::stable_hash;
 use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::kv::Version;
 use crate::core::provider::SendRequest;
 use crate::core::spawn::Task;
 use crate::core::store::Direction;
 use crate::lanes::{Lane, Lanes};
 use crate::world::{OpenJournal, World};
-use attempt::InlineRetries;
+use attempt::Attempted;
+pub(crate) use backlog::Backlog;
+pub(crate) use echo::Echoes;
+use parts::{cut, is_foreign_part, own_key};
 pub(crate) use scope::TurnScope;
 use unfinished::Beginning;
 
@@ -54,13 +62,11 @@ pub(crate) struct Egress {
     world: Arc<World>,
     hooks: SendHooks,
     lanes: Lanes<ChatId>,
-    /// Sends whose retries somebody waits for; the sweeper leaves them alone.
-    inline: InlineRetries,
 }
 
 impl Egress {
     pub(crate) fn new(world: Arc<World>, hooks: SendHooks) -> Self {
-        Self { world, hooks, lanes: Lanes::default(), inline: InlineRetries::default() }
+        Self { world, hooks, lanes: Lanes::default() }
     }
 
     /// Sends within a turn, or outside of any (`scope` is `None`).
@@ -89,31 +95,47 @@ impl Egress {
         result
     }
 
-    /// Journals a send for the background. Returns where the send of this key stood if it was known before.
+    /// Journals a send for the background. Returns its key, and where the send of this key stood if it was known before.
     pub(crate) async fn enqueue(
         &self,
         key: SendKey,
         chat: &ChatId,
         content: Content,
-    ) -> Result<Option<OutboxState>, SendError> {
+    ) -> Result<(SendKey, Option<OutboxState>), SendError> {
         let Some(open) = &self.world.journal else {
-            self.send_directly(key, chat, content).await?;
-            return Ok(None);
+            let sent = self.send_directly(key, chat, content).await?;
+            return Ok((sent.key, None));
         };
         let content = self.run_before_hooks(chat, content).await?;
-        let send = Send { key: key.clone(), chat: chat.clone(), content, fingerprint: None, source: None };
-        let now = self.world.now();
-        let record = OutboxRecord::waiting(send, open.journal.next_order(now), now);
-        match open.journal.commit_one(Change::insert(&record)).await? {
-            Cas::Applied(_) => {
-                self.world.metrics.outbox_journaled.increment();
-                Ok(None)
+        let mut send = Send { key, chat: chat.clone(), content, fingerprint: None, source: None };
+        loop {
+            let (now, contents) = (self.world.now(), self.cut(&send.content)?);
+            let order = open.journal.next_order(now);
+            let records = self.waiting_parts(open, &send, contents, order, now).await?;
+            self.world.backlog.note(chat);
+            let outcomes = open.journal.commit(inserts(&records)).await?;
+            self.world.backlog.note(chat);
+            if let Some(Cas::Applied(_)) = outcomes.last() {
+                self.count_journaled(&outcomes);
+                return Ok((send.key, None));
             }
-            Cas::Lost => {
-                self.world.metrics.outbox_deduped.increment();
-                let stored = open.journal.outbox().get(&key).await?;
-                Ok(stored.map(|stored| stored.record.state))
+            match open.journal.outbox().get(&send.key).await? {
+                Some(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
+                stored => {
+                    self.world.metrics.outbox_deduped.increment();
+                    return Ok((send.key, stored.map(|stored| stored.record.state)));
+                }
             }
+        }
+    }
+
+    fn cut(&self, content: &Content) -> Result<Vec<Content>, ChannelError> {
+        cut(content.clone(), self.world.provider.capabilities().text_limit)
+    }
+
+    fn count_journaled(&self, outcomes: &[Cas<Version>]) {
+        for _ in outcomes.iter().filter(|outcome| matches!(outcome, Cas::Applied(_))) {
+            self.world.metrics.outbox_journaled.increment();
         }
     }
 
@@ -146,11 +168,17 @@ impl Egress {
     async fn send_directly(&self, key: SendKey, chat: &ChatId, content: Content) -> Result<Sent, SendError> {
         let content = self.run_before_hooks(chat, content).await?;
         let lane = self.lanes.enter(chat).await;
-        let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
+        let mut delivered = Vec::new();
+        for part in self.cut(&content)? {
+            let receipt = self.world.provider.send(SendRequest::new(chat, &part)).await?;
+            delivered.push((part, Sent { key: key.clone(), message: Some(receipt.message), deduped: false }));
+        }
         drop(lane);
-        let sent = Sent { key, message: Some(receipt.message), deduped: false };
-        self.after_sent(chat, &content, &sent).await;
-        Ok(sent)
+        for (part, sent) in &delivered {
+            self.after_sent(chat, part, sent).await;
+        }
+        let message = delivered.into_iter().next().and_then(|(_, sent)| sent.message);
+        Ok(Sent { key, message, deduped: false })
     }
 
     async fn send_journaled(
@@ -162,22 +190,48 @@ impl Egress {
         loop {
             let (begun, lane) = self.begin(open, scope, &send).await?;
             match begun {
-                Begun::Fresh(stored) => return self.attempt_inline(open, scope, stored, lane).await,
+                Begun::InFlight(stored) => return self.attempt_first(open, scope, stored, lane).await,
+                Begun::Waiting(key) => return Box::pin(self.finish(open, scope, key, lane)).await,
                 Begun::Bypassed(content, sent) => {
                     drop(lane);
                     Box::pin(self.after_sent(&send.chat, &content, &sent)).await;
                     return Ok(sent);
                 }
+                Begun::Known(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
                 Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
                     // Once only: without a fingerprint, nothing diverges.
                     Some(key) => send = Send { key, fingerprint: None, ..send },
-                    None => return Box::pin(self.answer(open, scope, stored, lane)).await,
+                    None => return Box::pin(self.finish(open, scope, stored.record.key, lane)).await,
                 },
             }
         }
     }
 
-    /// Journals a send in flight, unless its key is known; with the chat's lane. The hooks run outside of it, because they
+    /// The first attempt of a send that was born in flight. What follows it is not among the usual, and kept apart: a send
+    /// that arrives at once needs less memory.
+    async fn attempt_first(
+        &self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        started: Stored<OutboxRecord>,
+        lane: Lane<'_>,
+    ) -> Result<Sent, SendError> {
+        let key = started.record.key.clone();
+        match self.attempt(open, scope, started).await? {
+            Attempted::Sent(record) => {
+                drop(lane);
+                let sent = Sent { key, message: record.message, deduped: false };
+                self.after_sent(&record.chat, &record.content, &sent).await;
+                Ok(sent)
+            }
+            Attempted::Unknown => Ok(Sent { key, message: None, deduped: false }),
+            Attempted::Dead(record) => Err(dead(&record)),
+            Attempted::Waiting(_) => Box::pin(self.finish(open, scope, key, lane)).await,
+            Attempted::Lost => Err(SendError::Deferred { key }),
+        }
+    }
+
+    /// Journals a send, unless its key is known; with the chat's lane. The hooks run outside of it, because they
     /// may send to the chat.
     async fn begin<'a>(
         &'a self,
@@ -193,22 +247,60 @@ impl Egress {
             }
         }
         let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
+        let mut contents = self.cut(&content)?;
         let lane = self.lanes.enter(&send.chat).await;
-        if let Some(size) = oversized(&content, open.config.outbox.max_payload_bytes) {
-            self.world.metrics.outbox_bypassed.increment();
-            tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");
-            let receipt = self.world.provider.send(SendRequest::new(&send.chat, &content)).await?;
-            let sent = Sent { key: send.key.clone(), message: Some(receipt.message), deduped: false };
+        let max = open.config.outbox.max_payload_bytes;
+        if let Some(size) = contents.iter().find_map(|content| oversized(content, max)) {
+            let sent = self.bypass(&send.key, &send.chat, contents, size).await?;
             return Ok((Begun::Bypassed(content, sent), lane));
         }
         let now = self.world.now();
-        let Send { key, chat, fingerprint, source, .. } = send;
-        let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
-        let send = Send { key, chat, content, fingerprint: *fingerprint, source };
-        let record = OutboxRecord::in_flight(send, open.journal.next_order(now), open.journal.owner(), now);
+        let order = open.journal.next_order(now);
+        let records = match contents.pop() {
+            Some(content) if contents.is_empty() && !self.world.backlog.may_hold(&send.chat) => {
+                let send = Send { content, ..send.clone() };
+                vec![OutboxRecord::in_flight(send, order, open.journal.owner(), now)]
+            }
+            last => {
+                contents.extend(last);
+                self.world.backlog.note(&send.chat);
+                self.waiting_parts(open, send, contents, order, now).await?
+            }
+        };
+        self.journal(open, scope, records, lane).await
+    }
+
+    /// Sends what is too large for the outbox without it.
+    async fn bypass(
+        &self,
+        key: &SendKey,
+        chat: &ChatId,
+        contents: Vec<Content>,
+        size: usize,
+    ) -> Result<Sent, SendError> {
+        self.world.metrics.outbox_bypassed.increment();
+        tracing::warn!(%key, size, "the content is too large for the outbox and is sent without it");
+        let mut message = None;
+        for content in &contents {
+            let receipt = self.world.provider.send(SendRequest::new(chat, content)).await?;
+            message.get_or_insert(receipt.message);
+        }
+        Ok(Sent { key: key.clone(), message, deduped: false })
+    }
+
+    /// Journals the records of one send, unless its key is known.
+    async fn journal<'a>(
+        &'a self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        mut records: Vec<OutboxRecord>,
+        lane: Lane<'a>,
+    ) -> Result<(Begun, Lane<'a>), SendError> {
         let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
-        let with = changes.clone();
-        changes.push(Change::insert(&record));
+        let sent_before = changes.len();
+        changes.extend(inserts(&records));
+        let record = records.swap_remove(0);
+        let with = changes[..changes.len() - 1].to_vec();
         let beginning = Beginning { world: &self.world, record: &record, replaces: None, with, open: true };
         let committed = match scope {
             // The message waits until the backend is back.
@@ -225,11 +317,14 @@ impl Egress {
                 known?
             }
         };
-        let own = outcomes.pop();
+        let own = outcomes.split_off(sent_before.min(outcomes.len()));
         self.world.count_stale(&outcomes);
-        if let Some(Cas::Applied(version)) = own {
-            self.world.metrics.outbox_journaled.increment();
-            return Ok((Begun::Fresh(Stored { record, version }), lane));
+        if let Some(Cas::Applied(version)) = own.last() {
+            self.count_journaled(&own);
+            return Ok(match record.state {
+                OutboxState::InFlight => (Begun::InFlight(Stored { record, version: *version }), lane),
+                _ => (Begun::Waiting(record.key), lane),
+            });
         }
         match open.journal.outbox().get(&record.key).await? {
             Some(stored) => Ok((Begun::Known(stored), lane)),
@@ -248,42 +343,20 @@ impl Egress {
         (open.config.outbox.on_diverged == OnDiverged::Send)
             .then(|| SendKey::from(format!("{}~{now:016x}", send.key)))
     }
-
-    /// What a send whose key is recorded comes to.
-    async fn answer(
-        &self,
-        open: &OpenJournal,
-        scope: Option<&TurnScope>,
-        stored: Stored<OutboxRecord>,
-        lane: Lane<'_>,
-    ) -> Result<Sent, SendError> {
-        let key = stored.record.key.clone();
-        match stored.record.state {
-            OutboxState::Sent | OutboxState::Unknown => {
-                self.world.metrics.outbox_deduped.increment();
-                Ok(Sent { key, message: stored.record.message, deduped: true })
-            }
-            OutboxState::Dead => Err(dead(&stored.record)),
-            OutboxState::Waiting => match self.start_attempt(open, &stored).await? {
-                Some(started) => self.attempt_inline(open, scope, started, lane).await,
-                None => Err(SendError::Deferred { key }),
-            },
-            OutboxState::InFlight => {
-                let ours = open.journal.owner();
-                let owner = stored.record.owner.clone().unwrap_or_else(|| ours.clone());
-                if owner == ours || !open.journal.sessions().await?.is_dead(&owner) {
-                    return Err(SendError::Deferred { key });
-                }
-                self.resolve_inline(open, scope, stored, lane).await
-            }
-        }
-    }
 }
 
 enum Begun {
-    Fresh(Stored<OutboxRecord>),
+    /// The channel is to be called at once.
+    InFlight(Stored<OutboxRecord>),
+    /// In parts, or behind earlier sends of its chat.
+    Waiting(SendKey),
     Known(Stored<OutboxRecord>),
     Bypassed(Content, Sent),
+}
+
+/// The first part comes last: where it is, all are.
+fn inserts(records: &[OutboxRecord]) -> Vec<Change> {
+    records.iter().rev().map(Change::insert).collect()
 }
 
 fn dead(record: &OutboxRecord) -> SendError {

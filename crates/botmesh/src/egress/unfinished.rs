@@ -55,7 +55,8 @@ async fn leave_waiting(
 ) -> Result<(), StoreError> {
     let now = world.now();
     let note = ErrorNote::from(&dropped(Phase::NotWritten));
-    let Ok(waiting) = begun.fail(note, Some(now), now) else { return Ok(()) };
+    let waiting = begun.fail(note, Some(now), now).unwrap_or_else(|_| begun.clone());
+    world.backlog.note(&begun.chat);
     changes.push(match replaces {
         None => Change::insert(&waiting),
         Some(version) => Change::update(version, &waiting),

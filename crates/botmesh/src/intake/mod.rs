@@ -5,7 +5,6 @@ mod recent;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +12,7 @@ use crate::core::error::{Cas, Effect, StoreError};
 use crate::core::inbound::Inbound;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
-use crate::core::provider::{AdmitError, Admitted, InboundSink};
+use crate::core::provider::{AdmitError, Admitted};
 use crate::turns::{Slot, Turns, Work};
 use crate::world::{OpenJournal, World};
 use recent::Recent;
@@ -53,6 +52,21 @@ impl Intake {
             biased;
             () = self.world.stopping.cancelled() => Err(AdmitError::Stopping),
             permit = Arc::clone(&self.backlog).acquire_owned() => permit.map_err(|_| AdmitError::Stopping),
+        }
+    }
+
+    /// Takes a new event over; see [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
+    pub(crate) async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        check_ids(&inbound)?;
+        tokio::select! {
+            biased;
+            () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
+            () = self.recovered() => {}
+        }
+        let permit = self.room().await?;
+        match &self.world.journal {
+            None => Ok(self.admit_to_memory(inbound, permit).await),
+            Some(open) => self.admit_to_inbox(open, inbound, permit).await,
         }
     }
 
@@ -124,23 +138,6 @@ impl Intake {
                 }
                 Err(error.into())
             }
-        }
-    }
-}
-
-#[async_trait]
-impl InboundSink for Intake {
-    async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
-        check_ids(&inbound)?;
-        tokio::select! {
-            biased;
-            () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
-            () = self.recovered() => {}
-        }
-        let permit = self.room().await?;
-        match &self.world.journal {
-            None => Ok(self.admit_to_memory(inbound, permit).await),
-            Some(open) => self.admit_to_inbox(open, inbound, permit).await,
         }
     }
 }

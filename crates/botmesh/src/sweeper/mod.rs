@@ -1,18 +1,16 @@
 //! The background: takes up what is due or orphaned, and re-enters at the two front doors, intake and egress.
 
 mod busy;
+mod sends;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
-use crate::core::id::{ChatId, ConversationKey};
-use crate::core::journal::{
-    Beat, Change, InboxRecord, InboxState, OutboxRecord, OutboxState, Owner, Sessions, Stored,
-};
+use crate::core::id::ConversationKey;
+use crate::core::journal::{Beat, Change, InboxRecord, InboxState, OutboxState, Owner, Sessions, Stored};
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
@@ -26,9 +24,6 @@ const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
 /// Bounds of one page, of the chats sent to at a time, and of one purge.
 const PAGE: usize = 200;
 const MAX_SENDING: usize = 32;
-
-/// How long a sweep waits for room to call the channel, before it leaves the rest to the next one.
-const WAIT_FOR_ROOM: Duration = Duration::from_secs(1);
 
 /// It sweeps, and leaves what may take long to the background: a chat that is slow holds back no other.
 #[derive(Clone)]
@@ -46,6 +41,8 @@ pub(crate) struct Sweeper {
     pub(crate) sending: Arc<Semaphore>,
     /// When all that is unfinished was last looked at and nothing of a dead process was found, on the monotonic clock.
     clean: Arc<std::sync::Mutex<Option<Duration>>>,
+    /// When the chats with unfinished sends were last counted, on the monotonic clock.
+    noted: Arc<std::sync::Mutex<Option<Duration>>>,
 }
 
 impl Sweeper {
@@ -56,14 +53,14 @@ impl Sweeper {
         egress: Arc<Egress>,
     ) -> Self {
         let sending = Arc::new(Semaphore::new(MAX_SENDING));
-        let (wake, sweeping, busy, clean) = Default::default();
-        Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean }
+        let (wake, sweeping, busy, clean, noted) = Default::default();
+        Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean, noted }
     }
 
     /// Queues what is unfinished again, lets new events in, and sweeps until the bot stops.
     pub(crate) async fn run(self) {
         if let Some(open) = &self.world.journal {
-            while let Err(error) = self.adopt_orphans(open).await {
+            while let Err(error) = self.recover(open).await {
                 self.world.events.error("taking up unfinished messages", &error);
                 if !self.rest().await {
                     return;
@@ -76,6 +73,11 @@ impl Sweeper {
                 self.world.events.error("sweeping", &error);
             }
         }
+    }
+
+    async fn recover(&self, open: &OpenJournal) -> Result<(), StoreError> {
+        self.note_chats_with_sends(open).await?;
+        self.adopt_orphans(open).await
     }
 
     /// Waits for the next sweep; `false` if the bot stops.
@@ -93,7 +95,7 @@ impl Sweeper {
         let _sweeping = self.sweeping.lock().await;
         if let Some(open) = &self.world.journal {
             self.take_due(open).await?;
-            self.adopt_orphans(open).await?;
+            self.recover(open).await?;
             self.purge(open).await?;
         }
         self.end_overdue_waits().await
@@ -108,50 +110,11 @@ impl Sweeper {
             self.tell_unreadable(&due.inbox.unreadable);
             self.tell_unreadable(&due.outbox.unreadable);
             self.adopt(open, due.inbox.records).await?;
-            self.send_due(due.outbox.records).await;
+            self.take_sends(open, due.outbox.records).await?;
             match due.inbox.next {
                 Some(next) if !self.world.stopping.is_cancelled() => after = Some(next),
                 _ => return Ok(()),
             }
-        }
-    }
-
-    /// Attempts due sends, in order for each chat, several chats at a time.
-    async fn send_due(&self, due: Vec<Stored<OutboxRecord>>) {
-        let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
-        for stored in due {
-            chats.entry(stored.record.chat.clone()).or_default().push(stored);
-        }
-        for (chat, mut sends) in chats {
-            sends.sort_by_key(|stored| stored.record.order);
-            let send_in_order = |sweeper: Self| async move {
-                let Some(open) = &sweeper.world.journal else { return Ok(()) };
-                for stored in sends {
-                    if !sweeper.world.stopping.is_cancelled() {
-                        sweeper.egress.attempt_due(open, stored).await?;
-                    }
-                }
-                Ok(())
-            };
-            if !self.call_channel(&chat, send_in_order).await {
-                return;
-            }
-        }
-    }
-
-    /// Starts work that calls the channel for a chat, unless such work is under way. `false` if there is no room for it.
-    async fn call_channel<F>(&self, chat: &ChatId, work: impl FnOnce(Self) -> F) -> bool
-    where
-        F: Future<Output = Result<(), StoreError>> + Send + 'static,
-    {
-        let Some(begun) = self.busy.begin(format!("chat {chat}")) else { return true };
-        tokio::select! {
-            biased;
-            Ok(permit) = Arc::clone(&self.sending).acquire_owned() => {
-                self.start((begun, permit), work);
-                true
-            }
-            () = self.world.seams.clock.sleep(WAIT_FOR_ROOM) => false,
         }
     }
 
@@ -207,37 +170,6 @@ impl Sweeper {
             *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }
         Ok(())
-    }
-
-    /// Returns whether there are any. They are settled in the background.
-    async fn settle_orphaned_sends(
-        &self,
-        open: &OpenJournal,
-        sessions: &Sessions,
-    ) -> Result<bool, StoreError> {
-        let mut after = None;
-        let mut found = false;
-        loop {
-            let page = open.journal.outbox().list(OutboxState::InFlight, after.as_ref(), PAGE).await?;
-            self.tell_unreadable(&page.unreadable);
-            for stored in page.records {
-                if is_orphan(stored.record.owner.as_ref(), sessions) {
-                    found = true;
-                    let chat = stored.record.chat.clone();
-                    let settle = |sweeper: Self| async move {
-                        let Some(open) = &sweeper.world.journal else { return Ok(()) };
-                        sweeper.egress.settle_orphan(open, stored).await
-                    };
-                    if !self.call_channel(&chat, settle).await {
-                        return Ok(found);
-                    }
-                }
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(found),
-            }
-        }
     }
 
     /// Makes records this process's own, by one commit, and queues them.

@@ -189,7 +189,8 @@ async fn every_reply_comes_exactly_once_also_if_the_replay_dies() {
 
 #[tokio::test]
 async fn skipping_never_doubles_and_resending_never_loses() {
-    for policy in [OnAmbiguous::Skip, OnAmbiguous::Resend] {
+    // A channel that can say nothing leaves `Auto` no choice but to skip.
+    for policy in [OnAmbiguous::Skip, OnAmbiguous::Resend, OnAmbiguous::Auto] {
         let mut ambiguous = 0;
         for fault in FAULTS {
             let mut n = 0;
@@ -201,7 +202,7 @@ async fn skipping_never_doubles_and_resending_never_loses() {
                 distinct.dedup();
                 let transcript = told.transcript;
                 match policy {
-                    OnAmbiguous::Skip => {
+                    OnAmbiguous::Skip | OnAmbiguous::Auto => {
                         let once = told.replies.iter().all(|reply| expected.any(|next| next == reply));
                         assert!(once, "doubled, {fault:?} at commit {n}\n{transcript}");
                     }

@@ -4,6 +4,7 @@
 //! compare-and-set. Several changes can share one commit, which is what makes a message with one reply cost three
 //! commits instead of six: the record is born owned, the send is born in flight, and "sent" and "done" go together.
 
+mod ambiguity;
 mod committer;
 mod group;
 mod inbox;
@@ -15,16 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+pub use ambiguity::{Ambiguity, OnAmbiguous};
 pub use committer::Change;
 pub use inbox::{InboxRecord, InboxState};
-pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Send};
+pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Part, Send};
 pub use record::{Owner, Page, Record, Refused, Stored};
 pub use session::{Beat, Sessions};
 
 use crate::error::{Cas, StoreError};
-use crate::id::{InstanceId, RecordId, SendKey};
+use crate::id::{ChatId, InstanceId, RecordId, SendKey};
 use crate::kv::{Caps, Cursor, DurableKv, Range, Version};
 use crate::scope::Scope;
 use crate::spawn::Seams;
@@ -309,5 +312,63 @@ impl Records<'_, OutboxRecord> {
     /// The backend's failure, or a record of an unknown format.
     pub async fn get(&self, key: &SendKey) -> Result<Option<Stored<OutboxRecord>>, StoreError> {
         self.read(key.as_str()).await
+    }
+
+    /// Several records, in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_all(&self, keys: &[SendKey]) -> Result<Vec<Option<Stored<OutboxRecord>>>, StoreError> {
+        let keys: Vec<Bytes> = keys.iter().map(|key| record::key::<OutboxRecord>(key.as_str())).collect();
+        let entries = self.journal.inner.committer.kv().get(&keys).await?;
+        entries.iter().map(|entry| entry.as_ref().map(record::decode).transpose()).collect()
+    }
+
+    /// The sends of a chat that are in flight or waiting, earliest first: at most `limit` of them, of however many. Costs
+    /// as much as there are of them in this chat. Records that this version cannot read are not among them.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn unfinished_of(
+        &self,
+        chat: &ChatId,
+        limit: usize,
+    ) -> Result<Vec<Stored<OutboxRecord>>, StoreError> {
+        const PAGE: usize = 200;
+        let mut earliest: Vec<Stored<OutboxRecord>> = Vec::new();
+        for state in [OutboxState::InFlight, OutboxState::Waiting] {
+            let mut after = None;
+            loop {
+                let page = self.list_of(chat, state, after.as_ref(), PAGE).await?;
+                earliest.extend(page.records);
+                earliest.sort_by_key(|stored| stored.record.place());
+                earliest.truncate(limit);
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        Ok(earliest)
+    }
+
+    /// The sends of a chat in one of the states [`InFlight`](OutboxState::InFlight) and [`Waiting`](OutboxState::Waiting),
+    /// in a stable order. The others are not found by their chat.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn list_of(
+        &self,
+        chat: &ChatId,
+        state: OutboxState,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Page<OutboxRecord>, StoreError> {
+        let place = outbox::place_of_chat(chat);
+        let range = Range::List { bucket: OutboxRecord::bucket(state), from: place, until: place };
+        let mut page = self.page(range, after, limit).await?;
+        // Another chat may have the same place.
+        page.records.retain(|stored| stored.record.chat == *chat);
+        Ok(page)
     }
 }

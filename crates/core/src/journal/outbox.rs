@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{FORMAT, Owner, Record, Refused, truncated};
 use crate::content::Content;
 use crate::error::{ChannelError, ErrorClass, Phase};
+use crate::hash::stable_hash;
 use crate::id::{ChatId, MessageId, RecordId, SendKey};
 use crate::kv::Index;
 use crate::time::Timestamp;
@@ -21,7 +22,8 @@ pub enum OutboxState {
     Sent,
     /// Given up: the channel refused it for good, or too often.
     Dead,
-    /// Nobody knows whether it was delivered, and the policy forbids to send it again.
+    /// Nobody knows whether it was delivered. With a due time the channel may still say so; without one the policy decided
+    /// not to send it again.
     Unknown,
 }
 
@@ -77,6 +79,22 @@ pub struct Send {
     pub source: Option<RecordId>,
 }
 
+/// Which part of a longer text a send is. The links are stored, not read from the keys: a key may end in `#2` for reasons
+/// of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The first is 1.
+    pub number: u32,
+    /// The part before it. Where it is given up, so are those that follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<SendKey>,
+    /// The part after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<SendKey>,
+    /// By which rules the text was cut: [`SPLITTER`](crate::split::SPLITTER) of then.
+    pub splitter: u32,
+}
+
 /// One send in the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutboxRecord {
@@ -112,6 +130,12 @@ pub struct OutboxRecord {
     /// The inbound record it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<RecordId>,
+    /// The earlier send of the chat that it waits for. Waiting costs no attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<SendKey>,
+    /// Which part of a longer text it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// To which chat.
     pub chat: ChatId,
     /// What.
@@ -146,9 +170,42 @@ impl OutboxRecord {
             message: None,
             fingerprint: send.fingerprint,
             source: send.source,
+            behind: None,
+            part: None,
             chat: send.chat,
             content: Arc::new(send.content),
         }
+    }
+
+    /// As one part of a longer text.
+    #[must_use]
+    pub fn as_part(self, part: Part) -> Self {
+        Self { part: Some(part), ..self }
+    }
+
+    /// Its place in the order of its chat.
+    pub fn place(&self) -> (i64, u32) {
+        (self.order, self.part.as_ref().map_or(1, |part| part.number))
+    }
+
+    /// The part of the same text that goes out before this one.
+    pub fn previous_part(&self) -> Option<&SendKey> {
+        self.part.as_ref()?.previous.as_ref()
+    }
+
+    /// The part of the same text that goes out after this one.
+    pub fn next_part(&self) -> Option<&SendKey> {
+        self.part.as_ref()?.next.as_ref()
+    }
+
+    /// Whether it is neither finished nor left to the channel to say.
+    pub fn is_unfinished(&self) -> bool {
+        matches!(self.state, OutboxState::InFlight | OutboxState::Waiting)
+    }
+
+    /// Whether the channel may still say what became of it.
+    pub fn awaits_echo(&self) -> bool {
+        self.state == OutboxState::Unknown && self.due.is_some()
     }
 
     fn refused(&self, transition: &'static str) -> Refused {
@@ -156,7 +213,7 @@ impl OutboxRecord {
     }
 
     fn in_state(&self, state: OutboxState, now: Timestamp) -> Self {
-        Self { state, changed: now, due: None, owner: None, ..self.clone() }
+        Self { state, changed: now, due: None, owner: None, behind: None, ..self.clone() }
     }
 
     /// An attempt begins: of a waiting send, or again of one in flight whose owner is dead or whose outcome the policy
@@ -172,28 +229,40 @@ impl OutboxRecord {
         Ok(Self { attempts: self.attempts + 1, owner, ..self.in_state(OutboxState::InFlight, now) })
     }
 
-    /// The channel took it. Also resolves a send whose outcome was unknown.
+    /// The channel took it.
     ///
     /// # Errors
-    /// It is neither in flight nor unknown.
+    /// It is not in flight.
     pub fn sent(&self, message: MessageId, now: Timestamp) -> Result<Self, Refused> {
-        if !matches!(self.state, OutboxState::InFlight | OutboxState::Unknown) {
+        if self.state != OutboxState::InFlight {
             return Err(self.refused("be sent"));
         }
         Ok(Self { message: Some(message), error: None, ..self.in_state(OutboxState::Sent, now) })
     }
 
-    /// The attempt failed and surely delivered nothing: tried again at `retry_at`, or dead if `retry_at` is `None`.
+    /// The channel showed later that it had arrived, whatever was thought of it.
     ///
     /// # Errors
-    /// It is not in flight.
+    /// That is known already.
+    pub fn confirm(&self, message: MessageId, now: Timestamp) -> Result<Self, Refused> {
+        if self.state == OutboxState::Sent {
+            return Err(self.refused("be confirmed"));
+        }
+        Ok(Self { message: Some(message), error: None, ..self.in_state(OutboxState::Sent, now) })
+    }
+
+    /// The attempt failed, or shall be repeated although nobody knows what became of it: tried again at `retry_at`, or
+    /// dead if `retry_at` is `None`.
+    ///
+    /// # Errors
+    /// It is neither in flight nor waiting for the channel to say what became of it.
     pub fn fail(
         &self,
         error: ErrorNote,
         retry_at: Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Self, Refused> {
-        if self.state != OutboxState::InFlight {
+        if self.state != OutboxState::InFlight && !self.awaits_echo() {
             return Err(self.refused("fail"));
         }
         let state = if retry_at.is_some() { OutboxState::Waiting } else { OutboxState::Dead };
@@ -203,12 +272,57 @@ impl OutboxRecord {
     /// Nobody knows whether it was delivered, and it shall not be sent again.
     ///
     /// # Errors
-    /// It is not in flight.
+    /// It is neither in flight nor waiting for the channel to say what became of it.
     pub fn give_up_unknown(&self, now: Timestamp) -> Result<Self, Refused> {
-        if self.state != OutboxState::InFlight {
+        if self.state != OutboxState::InFlight && !self.awaits_echo() {
             return Err(self.refused("become unknown"));
         }
         Ok(self.in_state(OutboxState::Unknown, now))
+    }
+
+    /// Nobody knows whether it was delivered, but the channel may say so before `until`.
+    ///
+    /// # Errors
+    /// It is not in flight.
+    pub fn await_echo(&self, until: Timestamp, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::InFlight {
+            return Err(self.refused("wait for an echo"));
+        }
+        Ok(Self { due: Some(until), ..self.in_state(OutboxState::Unknown, now) })
+    }
+
+    /// It waits behind an earlier send of its chat, until `due` at least. Costs no attempt.
+    ///
+    /// # Errors
+    /// It is not waiting.
+    pub fn wait_behind(&self, earlier: SendKey, due: Timestamp, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::Waiting {
+            return Err(self.refused("wait"));
+        }
+        Ok(Self { due: Some(due), behind: Some(earlier), ..self.in_state(OutboxState::Waiting, now) })
+    }
+
+    /// It can never go out, because an earlier part of the same text did not.
+    ///
+    /// # Errors
+    /// It is not waiting.
+    pub fn cut_off(&self, error: ErrorNote, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::Waiting {
+            return Err(self.refused("be given up"));
+        }
+        Ok(Self { error: Some(error), ..self.in_state(OutboxState::Dead, now) })
+    }
+
+    /// Keeps only the first part of its text; the others have records of their own.
+    ///
+    /// # Errors
+    /// It is not waiting.
+    pub fn shorten(&self, content: Arc<Content>, part: Part, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::Waiting {
+            return Err(self.refused("be cut into parts"));
+        }
+        let Self { due, behind, .. } = self.clone();
+        Ok(Self { due, behind, content, part: Some(part), ..self.in_state(self.state, now) })
     }
 
     /// An operator wants it sent again, with a fresh budget of attempts.
@@ -234,8 +348,8 @@ impl Record for OutboxRecord {
 
     fn index(&self) -> Index {
         let place = match self.state {
-            OutboxState::InFlight => self.order,
-            _ => self.changed.as_millis(),
+            OutboxState::InFlight | OutboxState::Waiting => place_of_chat(&self.chat),
+            OutboxState::Sent | OutboxState::Dead | OutboxState::Unknown => self.changed.as_millis(),
         };
         Index { due: self.due, list: Some((Self::bucket(self.state), place)) }
     }
@@ -249,6 +363,11 @@ impl Record for OutboxRecord {
             OutboxState::Unknown => 15,
         }
     }
+}
+
+/// Where the unfinished sends of a chat are found together.
+pub(super) fn place_of_chat(chat: &ChatId) -> i64 {
+    stable_hash(chat.as_str().bytes()).cast_signed()
 }
 
 /// 64-bit numbers as text: JSON numbers of that size are rounded by other readers.

@@ -1,13 +1,16 @@
 //! The life of records: which transition each state permits, and the form in which they are stored.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use botmesh_core::content::Content;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::journal::{
-    ErrorNote, InboxRecord, InboxState, OutboxRecord, OutboxState, Owner, Refused, Send,
+    Ambiguity, ErrorNote, InboxRecord, InboxState, OnAmbiguous, OutboxRecord, OutboxState, Owner, Refused,
+    Send,
 };
+use botmesh_core::provider::Resolve;
 use botmesh_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -111,20 +114,25 @@ fn outbox(state: OutboxState) -> OutboxRecord {
     record.expect("a record in this state")
 }
 
-/// State and attempts after each transition, `None` where it is refused: start, sent, fail, give up, retry.
+/// State and attempts after each transition, `None` where it is refused: start, sent, fail, give up, retry, confirm, wait
+/// behind, cut off, wait for an echo.
 #[test]
 fn a_send_takes_only_the_transitions_of_its_state() {
     use OutboxState::{Dead, InFlight, Sent, Unknown, Waiting};
-    type Row = (OutboxState, [Option<(OutboxState, u32)>; 5]);
-    let rows: [Row; 5] = [
-        (InFlight, [Some((InFlight, 2)), Some((Sent, 1)), Some((Waiting, 1)), Some((Unknown, 1)), None]),
-        (Waiting, [Some((InFlight, 2)), None, None, None, Some((Waiting, 0))]),
-        (Sent, [None, None, None, None, None]),
-        (Dead, [None, None, None, None, Some((Waiting, 0))]),
-        (Unknown, [None, Some((Sent, 1)), None, None, Some((Waiting, 0))]),
+    type Column = Option<(OutboxState, u32)>;
+    let (sent, unknown, waiting, fresh) =
+        (Some((Sent, 1)), Some((Unknown, 1)), Some((Waiting, 1)), Some((Waiting, 0)));
+    let (again, dead) = (Some((InFlight, 2)), Some((Dead, 1)));
+    let echo = outbox(InFlight).await_echo(LATER, NOW).expect("a send in flight");
+    let rows: [(OutboxRecord, [Column; 9]); 6] = [
+        (outbox(InFlight), [again, sent, waiting, unknown, None, sent, None, None, unknown]),
+        (outbox(Waiting), [again, None, None, None, fresh, sent, waiting, dead, None]),
+        (outbox(Sent), [None; 9]),
+        (outbox(Dead), [None, None, None, None, fresh, sent, None, None, None]),
+        (outbox(Unknown), [None, None, None, None, fresh, sent, None, None, None]),
+        (echo, [None, None, waiting, unknown, fresh, sent, None, None, None]),
     ];
-    for (state, expected) in rows {
-        let record = outbox(state);
+    for (record, expected) in rows {
         let after =
             |result: Result<OutboxRecord, Refused>| result.ok().map(|next| (next.state, next.attempts));
         let found = [
@@ -133,8 +141,35 @@ fn a_send_takes_only_the_transitions_of_its_state() {
             after(record.fail(note(), Some(LATER), NOW)),
             after(record.give_up_unknown(NOW)),
             after(record.retry(NOW)),
+            after(record.confirm("out-1".into(), NOW)),
+            after(record.wait_behind("m/ana/7:9".into(), LATER, NOW)),
+            after(record.cut_off(note(), NOW)),
+            after(record.await_echo(LATER, NOW)),
         ];
-        assert_eq!(found, expected, "{state:?}");
+        assert_eq!(found, expected, "{:?}, awaits an echo: {}", record.state, record.awaits_echo());
+    }
+}
+
+#[test]
+fn a_lost_answer_is_resolved_as_the_channel_and_the_policy_permit() {
+    use Ambiguity::{AwaitEcho, GiveUp, LookUp, Repeat, Resend};
+    const MINUTE: Duration = Duration::from_secs(60);
+    let dedupe = Resolve::Dedupe { window: MINUTE };
+    let echo = Resolve::Echo { wait: MINUTE };
+    let (young, old) = (Duration::from_secs(59), MINUTE);
+    // Under skip, resend and auto.
+    for (resolve, age, in_vain, expected) in [
+        (Resolve::Never, young, false, [GiveUp, Resend, GiveUp]),
+        (Resolve::Lookup, young, false, [LookUp, LookUp, LookUp]),
+        (Resolve::Lookup, young, true, [GiveUp, Resend, GiveUp]),
+        (dedupe, young, false, [Repeat, Repeat, Repeat]),
+        (dedupe, old, false, [GiveUp, Resend, GiveUp]),
+        (echo, young, false, [GiveUp, AwaitEcho(MINUTE), AwaitEcho(MINUTE)]),
+        (echo, old, true, [GiveUp, Resend, GiveUp]),
+    ] {
+        let policies = [OnAmbiguous::Skip, OnAmbiguous::Resend, OnAmbiguous::Auto];
+        let found = policies.map(|policy| policy.decide(resolve, age, in_vain));
+        assert_eq!(found, expected, "{resolve:?} after {age:?}, in vain: {in_vain}");
     }
 }
 

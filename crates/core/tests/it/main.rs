@@ -6,3 +6,4 @@ mod journal;
 mod journal_writes;
 mod memory_kv;
 mod memory_store;
+mod split;

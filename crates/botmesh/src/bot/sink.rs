@@ -1,0 +1,26 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::core::id::SendKey;
+use crate::core::inbound::Inbound;
+use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
+use crate::egress::Egress;
+use crate::intake::Intake;
+
+/// Where the channel hands over what it received: events to the intake, echoes to the egress.
+pub(super) struct Sink {
+    pub(super) intake: Arc<Intake>,
+    pub(super) egress: Arc<Egress>,
+}
+
+#[async_trait]
+impl InboundSink for Sink {
+    async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        self.intake.admit(inbound).await
+    }
+
+    async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
+        Ok(self.egress.confirm(token, &receipt).await?)
+    }
+}
