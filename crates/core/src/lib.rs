@@ -19,6 +19,7 @@ pub mod spawn;
 pub mod split;
 pub mod store;
 pub mod time;
+pub mod webhook;
 
 pub use async_trait::async_trait;
 pub use bytes::Bytes;

@@ -249,19 +249,24 @@ async fn a_redelivery_is_recognised_also_after_a_restart() {
     life.stop().await;
 }
 
+/// Case C05.
 #[tokio::test]
 async fn the_same_id_of_two_people_or_two_kinds_is_not_a_redelivery() {
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("yes").await }));
-    for person in ["ana", "bob"] {
-        let mut inbound = Inbound::text("3EB0AA", "group", "hi");
-        inbound.group = true;
-        inbound.sender = Some(botmesh::core::inbound::Participant::new(person));
-        assert!(life.deliver(inbound).await);
+    let pressed = || InboundBody::Interaction { id: "b".to_owned(), title: "B".to_owned() };
+    let said = || InboundBody::Text { text: "hi".to_owned() };
+    for _ in 0..2 {
+        for (person, body) in [("ana", said()), ("bob", said()), ("ana", pressed()), ("bob", pressed())] {
+            let mut inbound = Inbound::private("3EB0AA", "group", body);
+            inbound.group = true;
+            inbound.sender = Some(botmesh::core::inbound::Participant::new(person));
+            assert!(life.deliver(inbound).await);
+        }
     }
-    let pressed = InboundBody::Interaction { id: "b".to_owned(), title: "B".to_owned() };
-    assert!(life.deliver(Inbound::private("3EB0AA", "group", pressed)).await);
-    life.until("three answers", || stage.channel.texts_to("group").len() == 3).await;
+    life.until("four answers", || stage.channel.texts_to("group").len() == 4).await;
+    life.settled().await;
+    assert_eq!((stage.channel.delivered().len(), life.bot.metrics().inbound_duplicates), (4, 4));
     life.stop().await;
 }
 
@@ -317,26 +322,38 @@ async fn an_event_whose_delivery_was_cut_off_is_handled_once() {
     }
 }
 
+/// Case B09.
 #[tokio::test]
 async fn a_failing_acknowledgement_does_not_run_the_handler_again() {
     let stage = Stage::new(Resolve::Never);
-    let life = stage.start(desk);
-    life.say("m0", "go", 2).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async move { c.reply(c.text()).await }
+        })
+    });
+    life.say("m0", "hi", 1).await;
     life.settled().await;
     let first = life.journal.commits() + 1;
-    // One commit takes the event over, two begin the sends; the next three are tries to finish it.
-    for n in 3..6 {
+    // One commit takes the event over, one begins the send; the next three are tries to finish it.
+    for n in 2..5 {
         life.journal.fail_commit(first + n, Fault::FailBefore);
     }
-    life.say("m1", "go", 2).await;
+    life.say("m1", "ho", 1).await;
     life.settled().await;
-    assert_eq!(stage.channel.texts_to("ana"), ["one", "two 1", "one", "two 2"]);
+    assert_eq!(life.journal.commits(), first + 5, "the acknowledgement was not tried four times");
+    stage.clock.advance(Duration::from_secs(120)).await;
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((stage.channel.sent().len(), life.bot.metrics().inbound_replayed), (2, 0));
     let journal = life.bot.journal().expect("a durable bot");
-    let working = journal.inbox().list(InboxState::Working, None, 10).await.expect("a listing");
-    assert!(working.records.is_empty());
+    let done = journal.inbox().list(InboxState::Done, None, 10).await.expect("a listing");
+    assert_eq!(done.records.len(), 2);
     life.stop().await;
 }
 
+/// Case C11.
 #[tokio::test]
 async fn a_dead_message_that_an_operator_replays_has_all_its_attempts_again() {
     let stage = Stage::new(Resolve::Never);

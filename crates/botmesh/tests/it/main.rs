@@ -1,6 +1,7 @@
 //! The runtime over a mock channel, journals in memory that fail on demand, and a clock that the test owns.
 
 mod background;
+mod cases;
 mod channels;
 mod chaos;
 mod dropped;

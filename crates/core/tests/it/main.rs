@@ -7,3 +7,4 @@ mod journal_writes;
 mod memory_kv;
 mod memory_store;
 mod split;
+mod webhook;

@@ -1,0 +1,123 @@
+//! What went wrong for others who do this job. Each test names its case.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use botmesh::BotBuilder;
+use botmesh::core::error::{ChannelError, ErrorClass, Phase};
+use botmesh::core::id::ChatId;
+use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::OutboxState;
+use botmesh::core::provider::Resolve;
+use botmesh::core::time::Clock;
+use botmesh::core::webhook;
+use botmesh::prelude::*;
+use botmesh_testing::{SendFault, SendOutcome};
+use serde::Deserialize;
+
+use crate::support::Stage;
+
+fn echo(bot: BotBuilder) -> BotBuilder {
+    bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await })
+}
+
+/// Case B05. A thousand sends that a channel puts off at once are not repeated at once.
+#[tokio::test]
+async fn sends_that_were_put_off_together_come_back_apart_and_never_early() {
+    const SENDS: usize = 1000;
+    const WAIT: Duration = Duration::from_secs(60);
+    /// As much as a sweep takes up at a time.
+    const PAGE: usize = 200;
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    life.say("m0", "hi", 1).await;
+    let calls: Arc<Mutex<Vec<(ChatId, Duration)>>> = Arc::default();
+    let (noted, clock) = (Arc::clone(&calls), stage.clock.clone());
+    stage.channel.fault_when(move |sent| {
+        noted.lock().expect("no panic").push((sent.chat.clone(), clock.monotonic()));
+        let error = ChannelError::new(ErrorClass::RateLimited, Phase::Answered, "slow down");
+        (sent.attempt == 1).then(|| SendFault::Fail(error.with_retry_after(WAIT)))
+    });
+    let sends = (0..SENDS).map(|n| life.bot.enqueue(format!("k{n}"), format!("chat-{n}"), "news"));
+    futures_util::future::try_join_all(sends).await.expect("journaled sends");
+    life.until("all deliveries", || stage.channel.delivered().len() > SENDS).await;
+    let calls = calls.lock().expect("no panic").clone();
+    let first: HashMap<_, _> = calls[..SENDS].iter().cloned().collect();
+    let mut retries: Vec<Duration> = calls[SENDS..].iter().map(|(_, at)| *at).collect();
+    assert_eq!((first.len(), retries.len()), (SENDS, SENDS), "not one call and one retry each");
+    let early = calls[SENDS..].iter().filter(|(chat, at)| *at < first[chat] + WAIT).count();
+    assert_eq!(early, 0, "calls before the channel's time");
+    retries.sort();
+    let spread = retries[SENDS * 3 / 4] - retries[SENDS / 4];
+    assert!(spread >= Duration::from_secs(3), "half of them within {spread:?}");
+    for start in &retries {
+        let end = *start + Duration::from_millis(10);
+        let busy = retries.iter().filter(|call| (start..&end).contains(call)).count();
+        assert!(busy <= PAGE, "{busy} calls within 10 ms");
+    }
+    life.stop().await;
+}
+
+/// Case B07. One owner of retries, and one id for the channel whatever happens to the attempts and the process.
+#[tokio::test]
+async fn a_send_has_one_token_across_attempts_and_restarts() {
+    let stage = Stage::new(Resolve::Dedupe { window: Duration::from_secs(3600) });
+    let life = stage.start(echo);
+    stage.channel.lose_answer_next();
+    stage.channel.lose_answer_next();
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("three calls", || stage.channel.sent().len() == 3).await;
+    life.settled().await;
+    let journal = life.bot.journal().expect("a durable bot");
+    let sent = journal.outbox().list(OutboxState::Sent, None, 10).await.expect("a listing").records;
+    assert_eq!(sent.len(), 1);
+    assert_eq!(stage.channel.texts_to("ana"), ["hi"]);
+    // And with a death between each two calls.
+    for call in 4..7 {
+        stage.channel.hang_next();
+        if call == 4 {
+            life.bot.enqueue("k", "bob", "news").await.expect("a journaled send");
+        }
+    }
+    life.until("the fourth call", || stage.channel.sent().len() == 4).await;
+    let mut life = life;
+    for call in 5..7 {
+        life.kill().await;
+        life = stage.start(echo);
+        life.until("another call", || stage.channel.sent().len() == call).await;
+    }
+    life.kill().await;
+    life = stage.start(echo);
+    life.until("the delivery", || stage.channel.texts_to("bob") == ["news"]).await;
+    life.settled().await;
+    let calls = stage.channel.sent();
+    let tokens: Vec<&str> =
+        calls.iter().map(|call| call.token.as_ref().map_or("", |token| token.as_str())).collect();
+    assert_eq!(tokens, [["m/ana/m1:0"; 3].as_slice(), &["k"; 4]].concat());
+    assert!(matches!(calls[2].outcome, SendOutcome::Deduplicated(_)), "{:?}", calls[2].outcome);
+    life.stop().await;
+}
+
+#[derive(Deserialize)]
+struct Posted {
+    id: String,
+    text: String,
+}
+
+/// Case J02. The channel's server cut a text within an emoji.
+#[tokio::test]
+async fn a_posted_message_with_half_a_character_is_handled_once() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    let body = br#"{"id":"m1","text":"hello \ud83d"}"#;
+    assert!(serde_json::from_slice::<Posted>(body).is_err(), "there is nothing to mend");
+    for _ in 0..2 {
+        let posted: Posted = webhook::parse(body).expect("a readable body");
+        assert!(life.deliver(Inbound::text(posted.id, "ana", posted.text)).await);
+        life.settled().await;
+    }
+    assert_eq!(stage.channel.texts_to("ana"), ["hello \u{fffd}"]);
+    assert_eq!(life.bot.metrics().inbound_duplicates, 1);
+    life.stop().await;
+}
