@@ -34,6 +34,9 @@ pub enum SendFault {
     LoseAnswer,
     /// The call stands still until [`MockProvider::release`], and is then delivered.
     Hang,
+    /// The message is delivered at once, but the caller waits until [`MockProvider::release`], and then gets an error of
+    /// [`Phase::Unknown`].
+    HangAnswer,
 }
 
 /// A channel that records what it is told to send, and fails when told to. Clones share one channel, which outlives the
@@ -272,7 +275,7 @@ impl Shared {
         sent.outcome = match &fault {
             Some(SendFault::Fail(error)) => SendOutcome::Failed(error.class, error.phase),
             Some(SendFault::Hang) => SendOutcome::Hanging,
-            Some(SendFault::LoseAnswer) => match self.deliver(&mut state, &sent) {
+            Some(SendFault::LoseAnswer | SendFault::HangAnswer) => match self.deliver(&mut state, &sent) {
                 SendOutcome::Delivered(receipt) => SendOutcome::AnswerLost(receipt),
                 known => known,
             },
@@ -359,10 +362,13 @@ impl Provider for MockProvider {
         } else {
             self.shared.lock().sent[place].outcome.clone()
         };
+        if matches!(fault, Some(SendFault::HangAnswer)) {
+            self.shared.stand_still().await;
+        }
         self.shared.changed();
         match (fault, outcome) {
             (Some(SendFault::Fail(error)), _) => Err(error),
-            (Some(SendFault::LoseAnswer), _) => Err(lost_answer()),
+            (Some(SendFault::LoseAnswer | SendFault::HangAnswer), _) => Err(lost_answer()),
             (_, SendOutcome::Delivered(receipt) | SendOutcome::Deduplicated(receipt)) => Ok(receipt),
             (_, SendOutcome::AnswerLost(_) | SendOutcome::Failed(..) | SendOutcome::Hanging) => {
                 Err(lost_answer())

@@ -1,15 +1,16 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use botmesh::core::entropy::SeededEntropy;
+use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::kv::DurableKv;
 use botmesh::core::memory::{MemoryKv, MemoryStore};
 use botmesh::core::provider::{Provider, Resolve};
 use botmesh::core::spawn::{Seams, Spawner};
 use botmesh::{Bot, BotBuilder, BotEvent, Durability};
-use botmesh_testing::{LossyKv, MockProvider, TestSpawner, VirtualClock};
+use botmesh_testing::{LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
 use tokio::sync::broadcast;
 
 use crate::store::MortalStore;
@@ -58,6 +59,18 @@ impl Stage {
             kv,
             seed: AtomicU64::new(7),
         }
+    }
+
+    /// Fails so many of the next calls with this text, for now.
+    pub(crate) fn fail_text(&self, text: &'static str, times: usize) {
+        let left = AtomicUsize::new(times);
+        self.channel.fault_when(move |sent| {
+            let one_less = |left: usize| left.checked_sub(1);
+            let fails = sent.text() == text
+                && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+            let busy = ChannelError::new(ErrorClass::Transient, Phase::Answered, "busy");
+            fails.then_some(SendFault::Fail(busy))
+        });
     }
 
     /// Starts a durable bot under the instance id `bot`.
@@ -136,6 +149,11 @@ impl Life {
         assert!(self.deliver(Inbound::text(event, "ana", text)).await, "`{text}` was not taken over");
         self.until(text, || self.channel.texts_to("ana").len() >= before + replies).await;
         self.channel.texts_to("ana").split_off(before)
+    }
+
+    /// Waits until sends from outside of messages are possible.
+    pub(crate) async fn started(&self) {
+        self.until("the start", || self.bot.journal().is_some()).await;
     }
 
     /// Waits until everything delivered is settled: no task but those of the idle bot is left. Or the bot died.
