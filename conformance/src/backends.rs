@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-#[cfg(feature = "sqlite")]
+use botmesh::FileDurability;
 use botmesh_core::kv::Durable;
 use botmesh_core::memory::{MemoryKv, MemoryStore};
 #[cfg(feature = "sqlite")]
@@ -34,6 +34,7 @@ pub(crate) const KNOWN: &[&str] = &[
 pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(Memory),
+        Arc::new(File),
         #[cfg(feature = "sqlite")]
         Arc::new(Sqlite),
     ]
@@ -55,6 +56,25 @@ impl Backend for Memory {
 
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
         Ok(Opened::kv(Arc::new(MemoryKv::new())).with_store(Arc::new(MemoryStore::new())))
+    }
+}
+
+/// Journals in one file.
+#[derive(Clone, Copy, Debug)]
+pub struct File;
+
+#[async_trait]
+impl Backend for File {
+    fn name(&self) -> &str {
+        "file"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::NONE.surviving(Durable::PowerLoss)
+    }
+
+    async fn open(&self, place: &Place) -> Result<Opened, OpenError> {
+        Ok(Opened::kv(Arc::new(FileDurability::open(place.folder()?.join("journals")).await?)))
     }
 }
 

@@ -10,9 +10,9 @@ mod runner;
 mod suites;
 
 pub use backend::{Backend, Claims, OpenError, Opened, Place, Sharing};
-pub use backends::Memory;
 #[cfg(feature = "sqlite")]
 pub use backends::Sqlite;
+pub use backends::{File, Memory};
 pub use case::{Case, CaseResult, Context, Failure, NOT_CLAIMED, PASSED, REFUSED, Suite, Verdict};
 pub use report::{CaseReport, Report};
 pub use runner::{Runner, UnknownSuite, assert_conforms};

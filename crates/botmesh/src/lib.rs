@@ -4,6 +4,7 @@ mod bot;
 mod dispatch;
 mod egress;
 mod events;
+mod file;
 mod flow;
 mod intake;
 mod lanes;
@@ -24,6 +25,7 @@ pub use dispatch::{
 };
 pub use egress::Sent;
 pub use events::{BotEvent, DeadKind, describe};
+pub use file::{FileDurability, FileOptions};
 pub use flow::{
     Answer, AskAgain, Flow, FlowCtx, FlowState, MigrateError, OnIncompatible, Prompt, Step, flow,
 };

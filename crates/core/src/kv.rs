@@ -67,6 +67,16 @@ impl Op {
         }
     }
 
+    /// Whether it may happen where `found` is the version of the entry that is there.
+    pub fn fits(&self, found: Option<Version>) -> bool {
+        match self {
+            Self::Put { expect: Expect::Absent, .. } => found.is_none(),
+            Self::Put { expect: Expect::Version(expect), .. } | Self::Delete { expect, .. } => {
+                found == Some(*expect)
+            }
+        }
+    }
+
     /// The bytes of key and value, for bounds on batches.
     pub fn size(&self) -> usize {
         match self {

@@ -1,14 +1,13 @@
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Bound;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::{StoreError, StoreErrorKind};
-use crate::kv::{
-    Caps, Cursor, Durable, DurableKv, Entry, Expect, Index, MAX_KEY, Op, Outcome, Range, Version,
-};
+use crate::kv::{Caps, Cursor, Durable, DurableKv, Entry, MAX_KEY, Op, Outcome, Range, Version};
+
+use super::Table;
 
 const MAX_VALUE: usize = 16 << 20;
 
@@ -23,21 +22,7 @@ pub struct MemoryKv {
 #[derive(Default)]
 struct Data {
     last_version: u64,
-    spaces: HashMap<Arc<str>, Space>,
-}
-
-/// The entries of one scope.
-#[derive(Default)]
-struct Space {
-    entries: HashMap<Bytes, Stored>,
-    due: BTreeSet<(i64, Bytes)>,
-    list: BTreeSet<(u8, i64, Bytes)>,
-}
-
-struct Stored {
-    version: Version,
-    value: Bytes,
-    index: Index,
+    tables: HashMap<Arc<str>, Table>,
 }
 
 impl MemoryKv {
@@ -72,18 +57,18 @@ impl DurableKv for MemoryKv {
     async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
         refuse_oversized(&ops)?;
         let mut data = self.lock();
-        let Data { last_version, spaces } = &mut *data;
-        if !spaces.contains_key(&self.scope) {
-            spaces.insert(Arc::clone(&self.scope), Space::default());
+        let Data { last_version, tables } = &mut *data;
+        if !tables.contains_key(&self.scope) {
+            tables.insert(Arc::clone(&self.scope), Table::default());
         }
-        let Some(space) = spaces.get_mut(&self.scope) else { return Ok(Vec::new()) };
-        Ok(ops.into_iter().map(|op| space.apply(op, last_version)).collect())
+        let Some(table) = tables.get_mut(&self.scope) else { return Ok(Vec::new()) };
+        Ok(ops.into_iter().map(|op| apply(table, op, last_version)).collect())
     }
 
     async fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Entry>>, StoreError> {
         let data = self.lock();
-        let space = data.spaces.get(&self.scope);
-        Ok(keys.iter().map(|key| space?.entry(key)).collect())
+        let table = data.tables.get(&self.scope);
+        Ok(keys.iter().map(|key| table?.get(key)).collect())
     }
 
     async fn scan(
@@ -93,7 +78,7 @@ impl DurableKv for MemoryKv {
         limit: usize,
     ) -> Result<Vec<Entry>, StoreError> {
         let data = self.lock();
-        Ok(data.spaces.get(&self.scope).map_or_else(Vec::new, |space| space.scan(range, after, limit)))
+        Ok(data.tables.get(&self.scope).map_or_else(Vec::new, |table| table.scan(range, after, limit)))
     }
 
     fn caps(&self) -> Caps {
@@ -120,94 +105,21 @@ fn refuse_oversized(ops: &[Op]) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Space {
-    fn apply(&mut self, op: Op, last_version: &mut u64) -> Outcome {
-        let found = self.entries.get(op.key()).map(|stored| stored.version);
-        match op {
-            Op::Put { key, expect, value, index } => {
-                let expected = match expect {
-                    Expect::Absent => None,
-                    Expect::Version(version) => Some(version),
-                };
-                if found != expected {
-                    return Outcome::Conflict(found);
-                }
-                *last_version += 1;
-                let version = Version(*last_version);
-                self.index(&key, index);
-                let replaced = self.entries.insert(key.clone(), Stored { version, value, index });
-                if let Some(old) = replaced {
-                    self.unindex(&key, old.index, index);
-                }
-                Outcome::Applied(version)
-            }
-            Op::Delete { key, expect } => {
-                if found != Some(expect) {
-                    return Outcome::Conflict(found);
-                }
-                if let Some(old) = self.entries.remove(&key) {
-                    self.unindex(&key, old.index, Index::default());
-                }
-                Outcome::Applied(expect)
-            }
-        }
+fn apply(table: &mut Table, op: Op, last_version: &mut u64) -> Outcome {
+    let found = table.version(op.key());
+    if !op.fits(found) {
+        return Outcome::Conflict(found);
     }
-
-    fn index(&mut self, key: &Bytes, index: Index) {
-        if let Some(due) = index.due {
-            self.due.insert((due.as_millis(), key.clone()));
+    match op {
+        Op::Put { key, value, index, .. } => {
+            *last_version += 1;
+            let version = Version(*last_version);
+            table.put(Entry { key, version, value, index });
+            Outcome::Applied(version)
         }
-        if let Some((bucket, place)) = index.list {
-            self.list.insert((bucket, place, key.clone()));
-        }
-    }
-
-    /// Removes the places of `old` that are not places of `new` too.
-    fn unindex(&mut self, key: &Bytes, old: Index, new: Index) {
-        if let Some(due) = old.due.filter(|_| old.due != new.due) {
-            self.due.remove(&(due.as_millis(), key.clone()));
-        }
-        if let Some((bucket, place)) = old.list.filter(|_| old.list != new.list) {
-            self.list.remove(&(bucket, place, key.clone()));
-        }
-    }
-
-    fn entry(&self, key: &Bytes) -> Option<Entry> {
-        let stored = self.entries.get(key)?;
-        Some(Entry {
-            key: key.clone(),
-            version: stored.version,
-            value: stored.value.clone(),
-            index: stored.index,
-        })
-    }
-
-    fn scan(&self, range: Range, after: Option<&Cursor>, limit: usize) -> Vec<Entry> {
-        match range {
-            Range::Due { until } => {
-                let start = match after {
-                    Some(after) => Bound::Excluded((after.place, after.key.clone())),
-                    None => Bound::Unbounded,
-                };
-                self.due
-                    .range((start, Bound::Unbounded))
-                    .take_while(|(due, _)| *due <= until.as_millis())
-                    .filter_map(|(_, key)| self.entry(key))
-                    .take(limit)
-                    .collect()
-            }
-            Range::List { bucket, from, until } => {
-                let start = match after.filter(|after| after.place >= from) {
-                    Some(after) => Bound::Excluded((bucket, after.place, after.key.clone())),
-                    None => Bound::Included((bucket, from, Bytes::new())),
-                };
-                self.list
-                    .range((start, Bound::Unbounded))
-                    .take_while(|(found, place, _)| *found == bucket && *place <= until)
-                    .filter_map(|(_, _, key)| self.entry(key))
-                    .take(limit)
-                    .collect()
-            }
+        Op::Delete { key, expect } => {
+            table.remove(&key);
+            Outcome::Applied(expect)
         }
     }
 }

@@ -3,6 +3,8 @@
 
 mod kv;
 mod store;
+mod table;
 
 pub use kv::MemoryKv;
 pub use store::MemoryStore;
+pub use table::Table;
