@@ -2,6 +2,7 @@ use std::fmt;
 
 use tokio::sync::broadcast;
 
+use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
 
 /// How many events a slow listener may be behind before it misses the oldest.
@@ -56,7 +57,16 @@ pub enum BotEvent {
         /// Its chat.
         chat: ChatId,
     },
-    /// Another process started under this instance id. This one takes nothing new.
+    /// This process stood still or lost its backend for longer than a lease. Until it can renew it, it begins no handler
+    /// and does not call the channel.
+    InstanceLeaseLost {
+        /// Why.
+        reason: LeaseLostReason,
+    },
+    /// The lease that was lost is held again; nobody took this process's place.
+    InstanceLeaseRenewed,
+    /// Another process took this one's place: it started under this instance id, or took over everything after the lease
+    /// ran out. This one takes nothing new and ends.
     Superseded {
         /// The instance id.
         instance: String,
@@ -96,6 +106,8 @@ impl BotEvent {
             Self::Dead { .. } => "durability:dead",
             Self::Ambiguous { .. } => "durability:ambiguous",
             Self::Resolved { .. } => "durability:resolved",
+            Self::InstanceLeaseLost { .. } => "durability:lease-lost",
+            Self::InstanceLeaseRenewed => "durability:lease-renewed",
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
             Self::FlowIncompatible { .. } => "flow:incompatible",
@@ -108,7 +120,8 @@ impl fmt::Display for BotEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
-            Self::Started | Self::Stopped => Ok(()),
+            Self::Started | Self::Stopped | Self::InstanceLeaseRenewed => Ok(()),
+            Self::InstanceLeaseLost { reason } => write!(f, " {reason:?}"),
             Self::Error { context, error } => write!(f, " {context}: {error}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),
             Self::Ambiguous { key, chat, resent } => write!(f, " {key} to {chat}, resent: {resent}"),
@@ -140,7 +153,11 @@ impl EventBus {
     }
 
     pub(crate) fn error(&self, context: impl Into<String>, error: &dyn std::error::Error) {
-        self.emit(BotEvent::Error { context: context.into(), error: describe(error) });
+        self.failure(context, describe(error));
+    }
+
+    pub(crate) fn failure(&self, context: impl Into<String>, error: String) {
+        self.emit(BotEvent::Error { context: context.into(), error });
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<BotEvent> {

@@ -6,6 +6,7 @@ mod egress;
 mod events;
 mod file;
 mod flow;
+mod heartbeat;
 mod intake;
 mod lanes;
 mod metrics;

@@ -1,12 +1,13 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bot::{Durability, OnHandlerError};
-use crate::core::error::Cas;
+use crate::core::error::{Cas, LeaseLost, LeaseLostReason};
 use crate::core::id::{ChatId, MessageId, ParticipantId};
-use crate::core::journal::{Change, Journal};
+use crate::core::journal::{Change, Journal, Leased};
 use crate::core::kv::Version;
 use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
@@ -36,8 +37,12 @@ pub(crate) struct World {
     pub(crate) abort: CancellationToken,
     /// Cancelled when everything is done or given up, right before the session ends.
     pub(crate) ended: CancellationToken,
+    /// Cancelled when the session has ended.
+    pub(crate) heart_stopped: CancellationToken,
     /// Cancelled when another process took this one's session over.
     pub(crate) superseded: CancellationToken,
+    /// Whether it was told that the lease is lost, and is not held again.
+    pub(crate) lapsed: AtomicBool,
     /// Background work that a stop waits for.
     pub(crate) tracker: TaskTracker,
     /// The chats that may have unfinished sends.
@@ -56,7 +61,24 @@ pub(crate) struct OpenJournal {
 
 impl World {
     pub(crate) fn now(&self) -> Timestamp {
-        self.seams.clock.now()
+        self.journal.as_ref().map_or_else(|| self.seams.clock.now(), |open| open.journal.estimated_now())
+    }
+
+    /// Whether this process may act on what it owns. Costs no more than a look at the clock.
+    pub(crate) fn check_lease(&self, leased: Leased) -> Result<(), LeaseLost> {
+        let Some(open) = &self.journal else { return Ok(()) };
+        open.journal.lease().check(leased).inspect_err(|lost| {
+            let lapsed = matches!(lost.reason, LeaseLostReason::Stalled | LeaseLostReason::Expired);
+            if lapsed && !self.lapsed.swap(true, Ordering::Relaxed) {
+                self.events.emit(BotEvent::InstanceLeaseLost { reason: lost.reason });
+            }
+        })
+    }
+
+    pub(crate) fn note_renewed(&self) {
+        if self.lapsed.swap(false, Ordering::Relaxed) {
+            self.events.emit(BotEvent::InstanceLeaseRenewed);
+        }
     }
 
     /// Whether a message is tried again when its handler fails.
@@ -89,11 +111,28 @@ impl World {
         }
     }
 
-    /// Another process runs under this instance id: this one takes nothing new and ends.
+    /// Another process took this one's place: this one takes nothing new and ends.
     pub(crate) fn note_superseded(&self) {
         let Some(open) = self.journal.as_ref().filter(|_| !self.superseded.is_cancelled()) else { return };
         self.superseded.cancel();
+        self.stopping.cancel();
         self.events.emit(BotEvent::Superseded { instance: open.journal.owner().instance.to_string() });
+    }
+
+    /// Why the run ends after that, and what to do.
+    pub(crate) fn why_superseded(&self) -> String {
+        let Some(open) = &self.journal else { return String::new() };
+        let instance = open.journal.owner().instance;
+        match open.journal.lease().check(Leased::Messages) {
+            Err(LeaseLost { reason: LeaseLostReason::Expired | LeaseLostReason::Stalled }) => format!(
+                "the lease of `{instance}` ran out, and other processes took over what it owned: it stood still or could \
+                 not reach its journals for longer than durability.inbox.lease and durability.outbox.lease; start it again"
+            ),
+            _ => format!(
+                "another process started under this one's instance id `{instance}`; give each process an instance id of \
+                 its own"
+            ),
+        }
     }
 
     /// Counts completions that came too late.

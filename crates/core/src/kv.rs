@@ -224,6 +224,16 @@ pub trait DurableKv: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The same entries over a connection of its own, which nothing that this handle does delays: heartbeats use it, on
+    /// the thread that called this. [`close`](Self::close) ends it. `None` if calls of this handle never wait for each
+    /// other.
+    ///
+    /// # Errors
+    /// There is no further connection.
+    async fn dedicated(&self) -> Result<Option<Arc<dyn DurableKv>>, StoreError> {
+        Ok(None)
+    }
+
     /// What the backend claims.
     fn caps(&self) -> Caps;
 

@@ -1,6 +1,7 @@
 //! Background work, as a seam: the bot starts tasks only through a [`Spawner`].
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -14,6 +15,16 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
 pub trait Spawner: Send + Sync + 'static {
     /// Starts `task` at once and never blocks. `name` is for logs and simulations.
     fn spawn(&self, name: &'static str, task: Task);
+
+    /// Starts `task` where no other task can delay it: on a thread of its own. The default runs it beside the others,
+    /// which is right for simulations alone.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    fn spawn_thread(&self, name: &'static str, task: Task) -> io::Result<()> {
+        self.spawn(name, task);
+        Ok(())
+    }
 }
 
 /// Time, randomness and spawning in one value: everything a bot asks of the world outside its channel and its store.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -67,27 +67,45 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall clock. It may step backwards.
     fn now(&self) -> Timestamp;
 
-    /// Time since some fixed point of this process; never steps backwards.
+    /// Time since some fixed point of this process; never steps backwards. Goes on while the machine is suspended, where
+    /// the operating system can tell.
     fn monotonic(&self) -> Duration;
 
-    /// Returns after `duration` on the monotonic clock. Cancel safe.
+    /// Returns after `duration` of the time in which the machine runs. Cancel safe.
     async fn sleep(&self, duration: Duration);
 }
 
 /// The operating system's clocks and Tokio's timer.
 #[derive(Debug)]
 pub struct SystemClock {
-    started: Instant,
+    started: Duration,
+}
+
+/// Time since some fixed point, with the time in which the machine was suspended.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "ios"))]
+fn running() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::Boottime;
+    #[cfg(any(target_os = "macos", target_os = "ios"))]
+    let clock = ClockId::Monotonic;
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "ios")))]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the operating system's clock"
+)]
+fn running() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
 }
 
 impl SystemClock {
     /// A clock whose monotonic time starts now.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the one place that reads the operating system's clock"
-    )]
     pub fn new() -> Self {
-        Self { started: Instant::now() }
+        Self { started: running() }
     }
 }
 
@@ -111,7 +129,7 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Duration {
-        self.started.elapsed()
+        running().saturating_sub(self.started)
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place that uses the runtime's timer")]

@@ -3,6 +3,9 @@
 //! One thread owns the connection that writes, two own connections that read: one for rows by key, one for ranges, so
 //! that a long range never delays a lookup. Callers talk to them over bounded queues and are answered directly: a call
 //! is two wake-ups, and nothing blocks the runtime.
+//!
+//! A second client of the same file ([`Client::beside`]) serves what nothing may delay, by threads and connections of its
+//! own. SQLite lets one connection write at a time and does not queue those that wait, so the first client gives way.
 
 mod queue;
 mod reader;
@@ -10,7 +13,7 @@ mod wal;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use botmesh_core::error::{Effect, StoreError, StoreErrorKind};
@@ -19,7 +22,7 @@ use tokio::sync::{oneshot, watch};
 use self::queue::Queue;
 pub(crate) use self::reader::Reading;
 use self::writer::WEIGHT_BYTES;
-use self::writer::{Call, Write, Writer};
+use self::writer::{Call, Turn, Way, Write, Writer};
 pub(crate) use self::writer::{Tx, begin, patiently};
 use crate::config::SqliteConfig;
 use crate::error::{BACKEND, Fault};
@@ -50,7 +53,11 @@ pub(crate) struct Client {
     writes: Arc<Writes>,
     reads: [Arc<Reads>; 2],
     ended: watch::Receiver<bool>,
+    gate: Arc<Gate>,
 }
+
+/// Held by the writer that goes first, for each of its transactions. The other one waits for it before it begins one.
+pub(crate) type Gate = Mutex<()>;
 
 /// What a write counts in queues and groups: one for each row, and one for each [`WEIGHT_BYTES`].
 pub(crate) fn weight(rows: usize, bytes: usize) -> u32 {
@@ -60,6 +67,20 @@ pub(crate) fn weight(rows: usize, bytes: usize) -> u32 {
 impl Client {
     /// Opens the file on a thread of its own, which then becomes the one that writes.
     pub(crate) async fn open(path: &Path, config: SqliteConfig) -> Result<Self, StoreError> {
+        Self::open_at(path, config, Arc::default(), Turn::Second).await
+    }
+
+    /// Opens the same file again, for writes that go first.
+    pub(crate) async fn beside(&self) -> Result<Self, StoreError> {
+        Self::open_at(&self.path, self.config.clone(), Arc::clone(&self.gate), Turn::First).await
+    }
+
+    async fn open_at(
+        path: &Path,
+        config: SqliteConfig,
+        gate: Arc<Gate>,
+        turn: Turn,
+    ) -> Result<Self, StoreError> {
         config.validate().map_err(|error| {
             StoreError::new(StoreErrorKind::Misuse, BACKEND, "open", "the configuration cannot work")
                 .with_source(error)
@@ -69,11 +90,12 @@ impl Client {
         let reads = [Arc::new(Queue::new(READS)), Arc::new(Queue::new(READS))];
         let (end, ended) = watch::channel(false);
         let (ready, opened) = oneshot::channel();
-        let client = Self { path: Arc::clone(&path), config: config.clone(), writes, reads, ended };
+        let way = Way { gate: Arc::clone(&gate), turn };
+        let client = Self { path: Arc::clone(&path), config: config.clone(), writes, reads, ended, gate };
         let writes = Arc::clone(&client.writes);
         let reads = client.reads.clone();
         let main = move || {
-            match start(&path, &config, &writes, &reads) {
+            match start(&path, &config, &writes, &reads, way) {
                 Ok((writer, readers)) => {
                     if ready.send(Ok(())).is_ok() {
                         writer.run(readers);
@@ -182,10 +204,11 @@ fn start(
     config: &SqliteConfig,
     writes: &Arc<Writes>,
     reads: &[Arc<Reads>; 2],
+    way: Way,
 ) -> Result<(Writer, Readers), StoreError> {
     let fail = |fault: Fault| fault.error("open", path, Effect::None);
-    let conn = schema::open(path, config).map_err(fail)?;
-    let writer = Writer::new(conn, Arc::clone(writes), config.clone(), path.into()).map_err(fail)?;
+    let conn = way.take(|| schema::open(path, config)).map_err(fail)?;
+    let writer = Writer::new(conn, Arc::clone(writes), config.clone(), path.into(), way).map_err(fail)?;
     let mut readers = Vec::new();
     for (queue, name) in reads.iter().zip(["sqlite-rows", "sqlite-ranges"]) {
         let conn = schema::open_reader(path, config).map_err(fail)?;

@@ -43,11 +43,13 @@ pub(crate) struct SqliteKv {
     client: Arc<Client>,
     scope: Arc<str>,
     closed: Arc<AtomicBool>,
+    /// Whether the client is this handle's alone.
+    dedicated: bool,
 }
 
 impl SqliteKv {
     pub(crate) fn new(client: Arc<Client>, scope: Arc<str>) -> Self {
-        Self { client, scope, closed: Arc::default() }
+        Self { client, scope, closed: Arc::default(), dedicated: false }
     }
 
     fn open(&self, operation: &'static str) -> Result<(), StoreError> {
@@ -59,7 +61,7 @@ impl SqliteKv {
 impl DurableKv for SqliteKv {
     fn scoped(&self, scope: &str) -> Arc<dyn DurableKv> {
         let (client, closed) = (Arc::clone(&self.client), Arc::clone(&self.closed));
-        Arc::new(Self { client, scope: scope.into(), closed })
+        Arc::new(Self { client, scope: scope.into(), closed, dedicated: false })
     }
 
     async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
@@ -94,6 +96,13 @@ impl DurableKv for SqliteKv {
         self.client.read(Lane::Ranges, "scan", run).await
     }
 
+    async fn dedicated(&self) -> Result<Option<Arc<dyn DurableKv>>, StoreError> {
+        self.open("open")?;
+        let client = Arc::new(self.client.beside().await?);
+        let own = Self { dedicated: true, ..Self::new(client, Arc::clone(&self.scope)) };
+        Ok(Some(Arc::new(own)))
+    }
+
     fn caps(&self) -> Caps {
         let durable = match self.client.config().synchronous {
             Synchronous::Full => Durable::PowerLoss,
@@ -103,10 +112,13 @@ impl DurableKv for SqliteKv {
     }
 
     /// Waits for the commits that were called before, and refuses later calls on this handle and its scopes. The file
-    /// itself is closed by the store.
+    /// itself is closed by the store, or here if the connection is this handle's own.
     async fn close(&self) -> Result<(), StoreError> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
+        }
+        if self.dedicated {
+            return self.client.close().await;
         }
         match self.client.write("close", 1, |_| Ok(())).await {
             Err(error) if error.kind() == StoreErrorKind::Misuse => Ok(()),

@@ -285,6 +285,11 @@ impl DurableKv for LossyKv {
         }
     }
 
+    async fn dedicated(&self) -> Result<Option<Arc<dyn DurableKv>>, StoreError> {
+        let wrap = |inner| -> Arc<dyn DurableKv> { Arc::new(Self { inner, ..self.clone() }) };
+        Ok(self.inner.dedicated().await?.map(wrap))
+    }
+
     fn caps(&self) -> Caps {
         self.inner.caps()
     }

@@ -5,9 +5,25 @@ use serde::{Deserialize, Serialize};
 use crate::core::backoff::Backoff;
 use crate::core::error::ConfigError;
 use crate::core::id::InstanceId;
-use crate::core::journal::{KvDurability, OnAmbiguous};
+use crate::core::journal::{KvDurability, Leases, OnAmbiguous};
 
 /// Durable message processing: where the journals live and how they are used.
+///
+/// # Leases
+/// A running process renews its leases by one write every third of the shorter one, on a thread and a connection of its
+/// own: handlers, sends, commits and purges cannot delay it. While the leases are held, nobody touches what the process
+/// owns, however long a handler or a call of the channel takes.
+///
+/// A process that stood still or lost its backend for longer than a lease notices by itself, before it does anything:
+/// it begins no handler and does not call the channel, sends are refused with
+/// [`SendError::LeaseLost`](crate::core::error::SendError::LeaseLost), and the event `durability:lease-lost` says so once.
+/// Then:
+///
+/// - Its next renewal succeeds before another process took over everything: it goes on (`durability:lease-renewed`).
+///   Messages that nobody took over are handled, those whose send was refused once more from the beginning; what
+///   somebody took over is left to them and counted in `stale_leases`.
+/// - Others took over everything and removed its session, or another process started under its instance id: it owns
+///   nothing and never will again (`durability:superseded`), and [`Bot::run`](crate::Bot::run) ends with an error.
 ///
 /// In files, durations are texts such as `"15s"` or whole milliseconds, and unknown fields are refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,7 +68,8 @@ impl Default for Durability {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InboxConfig {
-    /// How long this process may be silent before others take over what it owns. Default 60 s.
+    /// How long this process may be silent before others take over the messages that it handles or has queued; see
+    /// [Leases](Durability#leases). Default 60 s, at least 20 ms.
     #[serde(with = "botmesh_core::duration")]
     pub lease: Duration,
     /// Attempts before an event is given up. Default 5.
@@ -98,6 +115,10 @@ pub struct OutboxConfig {
     pub retries: u32,
     /// Delays between attempts.
     pub backoff: Backoff,
+    /// How long this process may be silent before others take over the sends that it has in flight; see
+    /// [Leases](Durability#leases). Default 60 s, at least 20 ms.
+    #[serde(with = "botmesh_core::duration")]
+    pub lease: Duration,
     /// How long a send waits for its retries before it is left to the background. Default 15 s.
     #[serde(with = "botmesh_core::duration")]
     pub inline_max: Duration,
@@ -114,6 +135,7 @@ impl Default for OutboxConfig {
         Self {
             retries: 5,
             backoff: Backoff::default(),
+            lease: Duration::from_secs(60),
             inline_max: Duration::from_secs(15),
             on_ambiguous: OnAmbiguous::Skip,
             on_diverged: OnDiverged::Send,
@@ -188,13 +210,19 @@ impl Durability {
         self
     }
 
+    pub(crate) fn leases(&self) -> Leases {
+        Leases { messages: self.inbox.lease, sends: self.outbox.lease }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         const MIN_LEASE: Duration = Duration::from_millis(20);
         let refuse = |field: &str, problem: &str, fix: &str| {
             Err(ConfigError::new(format!("durability.{field}"), problem, fix))
         };
-        if self.inbox.lease < MIN_LEASE {
-            return refuse("inbox.lease", "is below 20 ms", "set at least \"20ms\"; \"60s\" is the default");
+        for (field, lease) in [("inbox.lease", self.inbox.lease), ("outbox.lease", self.outbox.lease)] {
+            if lease < MIN_LEASE {
+                return refuse(field, "is below 20 ms", "set at least \"20ms\"; \"60s\" is the default");
+            }
         }
         if self.inbox.max_attempts == 0 {
             return refuse("inbox.max_attempts", "is 0, so that no event would ever run", "set at least 1");

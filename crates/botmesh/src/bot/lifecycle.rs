@@ -1,5 +1,6 @@
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,10 +23,11 @@ use crate::dispatch::Dispatcher;
 use crate::egress::{Backlog, Echoes, Egress};
 use crate::events::BotEvent;
 use crate::flow::Conversations;
+use crate::heartbeat::keep_session;
 use crate::intake::Intake;
 use crate::lanes::Lanes;
 use crate::metrics::MetricsSnapshot;
-use crate::sweeper::{Busy, Sweeper, keep_session};
+use crate::sweeper::{Busy, Sweeper};
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
 use crate::{Error, Result};
@@ -79,16 +81,7 @@ impl Bot {
                 .into()),
             },
             Over::Failed(error) => Err(error.into()),
-            Over::Superseded => {
-                let journal = engine.world.journal.as_ref();
-                let instance =
-                    journal.map_or_else(String::new, |open| open.journal.owner().instance.to_string());
-                Err(format!(
-                    "another process started under this one's instance id `{instance}`; give each process an instance \
-                     id of its own"
-                )
-                .into())
-            }
+            Over::Superseded => Err(engine.world.why_superseded().into()),
         }
     }
 }
@@ -139,6 +132,8 @@ impl Engine {
             stopping: CancellationToken::new(),
             abort: CancellationToken::new(),
             ended: CancellationToken::new(),
+            heart_stopped: CancellationToken::new(),
+            lapsed: AtomicBool::new(false),
             superseded: CancellationToken::new(),
             tracker: TaskTracker::new(),
             backlog: Backlog::default(),
@@ -158,7 +153,13 @@ impl Engine {
         let running = Running { world: Arc::clone(&world), egress, wake: Arc::clone(&sweeper.wake) };
         let _ = bot.shared.running.set(running);
         let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
-        world.seams.spawn("session", keep_session(Arc::clone(&world)));
+        if let Some(open) = &world.journal {
+            let heart = Box::pin(keep_session(Arc::clone(&world)));
+            if let Err(error) = world.seams.spawner.spawn_thread("session", heart) {
+                open.journal.end_session().await?;
+                return Err(format!("the thread that renews the session cannot be started: {error}").into());
+            }
+        }
         world.spawn_tracked("sweeper", sweeper.run());
         world.events.emit(BotEvent::Started);
         Ok(Self { world, turns, intake, sink, coordinator, backlog, sweeping, busy })
@@ -174,7 +175,10 @@ impl Engine {
             () = stop.0.cancelled() => Over::Asked,
             () = world.superseded.cancelled() => Over::Superseded,
             () = asked_to_end() => Over::Asked,
-            over = &mut channel => return over,
+            over = &mut channel => {
+                // It may have been told to stop because of that.
+                return if world.superseded.is_cancelled() { Over::Superseded } else { over };
+            }
         };
         no_more.cancel();
         self.within(CHANNEL_STOP, false, async { drop(channel.await) }).await;
@@ -204,10 +208,8 @@ impl Engine {
         self.turns.clear();
         self.within(Duration::from_secs(5), false, world.tracker.wait()).await;
         world.ended.cancel();
-        if let Some(open) = &world.journal
-            && let Err(error) = open.journal.end_session().await
-        {
-            world.events.error("ending the session", &error);
+        if world.journal.is_some() {
+            self.within(Duration::from_secs(5), false, world.heart_stopped.cancelled()).await;
         }
         self.coordinator.close().await;
         world.events.emit(BotEvent::Stopped);
@@ -252,6 +254,15 @@ impl Engine {
     }
 }
 
+/// A run that is dropped gives up what it owns: nobody would finish it as long as the process lives.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.world.stopping.cancel();
+        self.world.abort.cancel();
+        self.world.ended.cancel();
+    }
+}
+
 async fn waits_for_retry(open: &OpenJournal) -> Result<bool, StoreError> {
     let messages = open.journal.inbox().list(InboxState::Waiting, None, 1).await?.records;
     let sends = open.journal.outbox().list(OutboxState::Waiting, None, 1).await?.records;
@@ -285,7 +296,7 @@ async fn open_journal(mut config: Durability, scope: &Scope, seams: &Seams) -> R
         Some(instance) => instance.clone(),
         None => default_instance(scope, backend.caps().shared, seams),
     };
-    let journal = backend.open(scope, instance, config.inbox.lease, seams.clone()).await?;
+    let journal = backend.open(scope, instance, config.leases(), seams.clone()).await?;
     Ok(OpenJournal { journal, config })
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::unfinished::{Beginning, Call};
 use super::{Egress, TurnScope};
-use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, StoreError};
+use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::journal::{Ambiguity, Change, ErrorNote, OutboxRecord, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{Resolution, Resolve, SendReceipt, SendRequest};
@@ -20,6 +20,8 @@ pub(crate) enum Attempted {
     Unknown,
     /// Somebody else took the record over.
     Lost,
+    /// This process may not call the channel; the attempt did not begin.
+    Refused(SendError),
 }
 
 impl Egress {
@@ -55,6 +57,14 @@ impl Egress {
         let mut request = SendRequest::new(&record.chat, &record.content);
         if self.world.provider.capabilities().resolve != Resolve::Never {
             request = request.with_token(&record.key);
+        }
+        if let Err(lost) = self.may_call(scope).await {
+            let released = record.release(self.world.now()).ok();
+            let change = released.map(|released| Change::update(call.started.version, &released));
+            self.world.backlog.note(&record.chat);
+            self.world.commit_in_background(change.into_iter().collect());
+            call.close();
+            return Ok(Attempted::Refused(lost));
         }
         if matches!(self.world.provider.capabilities().resolve, Resolve::Echo { .. }) {
             self.world.echoes.expect(&record.key);

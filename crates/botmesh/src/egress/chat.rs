@@ -6,7 +6,7 @@ use super::{Egress, Sent, TurnScope};
 use crate::core::content::Content;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::{ChatId, SendKey};
-use crate::core::journal::{Change, ErrorNote, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::journal::{Change, ErrorNote, Leased, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::lanes::Lane;
@@ -82,9 +82,7 @@ impl Egress {
                     !gone.iter().any(|record| parts.iter().any(|part| part.record.key == record.key));
                 return Ok(Sent { key: key.clone(), message: first.record.message.clone(), deduped });
             };
-            if let Some(scope) = scope {
-                scope.turn().check()?;
-            }
+            self.may_call(scope).await?;
             let until = last.record.place();
             let drained = self.drain(open, &last.record.chat, Some(until), Vec::new()).await?;
             gone.extend(drained.sent);
@@ -190,7 +188,7 @@ impl Egress {
         }
         let sessions = open.journal.sessions().await?;
         for send in others {
-            if send.record.owner.as_ref().is_some_and(|owner| !sessions.is_dead(owner)) {
+            if send.record.owner.as_ref().is_some_and(|owner| !sessions.has_lost(owner, Leased::Sends)) {
                 // Another process is calling the channel: nothing goes out before it has its answer.
                 let until = self.world.now() + open.config.poll;
                 sends.retain(|waiting| waiting.record.place() < send.record.place());
@@ -200,7 +198,7 @@ impl Egress {
             match resolve(&self.world, open, &send, &ended_in_flight(), false).await? {
                 Attempted::Waiting(waiting) => sends.push(waiting),
                 Attempted::Sent(record) => drained.sent.push(record),
-                Attempted::Dead(_) | Attempted::Unknown | Attempted::Lost => {}
+                Attempted::Dead(_) | Attempted::Unknown | Attempted::Lost | Attempted::Refused(_) => {}
             }
         }
         Ok(())
@@ -240,7 +238,7 @@ impl Egress {
                 Taken::Over
             }
             Attempted::Dead(_) | Attempted::Unknown => Taken::Over,
-            Attempted::Lost => soon,
+            Attempted::Lost | Attempted::Refused(_) => soon,
         })
     }
 

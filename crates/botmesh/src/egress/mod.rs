@@ -16,7 +16,7 @@ use crate::core::entropy::random_hex;
 use crate::core::error::{Cas, ChannelError, Effect, SendError};
 use crate::core::hash::stable_hash;
 use crate::core::id::{ChatId, MessageId, SendKey};
-use crate::core::journal::{Change, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::journal::{Change, Leased, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::SendRequest;
 use crate::core::spawn::Task;
@@ -77,22 +77,32 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Sent, SendError> {
-        if let Some(scope) = scope {
-            scope.turn().check()?;
-        }
         let derived = if key.is_none() { scope.and_then(TurnScope::next_key) } else { None };
         let fingerprint = derived.is_some().then(|| fingerprint(chat, &content));
         let key = key.or(derived).unwrap_or_else(|| self.random_key());
         let source = scope.and_then(|scope| scope.record().cloned());
-        let Some(open) = &self.world.journal else {
-            return self.send_directly(key, chat, content).await;
+        let result = match (self.may_call(scope).await, &self.world.journal) {
+            (Err(lost), _) => Err(lost),
+            (Ok(()), None) => self.send_directly(key, chat, content).await,
+            (Ok(()), Some(open)) => {
+                let send = Send { key, chat: chat.clone(), content, fingerprint, source };
+                self.send_journaled(open, scope, send).await
+            }
         };
-        let send = Send { key, chat: chat.clone(), content, fingerprint, source };
-        let result = self.send_journaled(open, scope, send).await;
-        if let (Err(SendError::Journal(_)), Some(scope)) = (&result, scope) {
-            scope.note_journal_failure();
+        match (&result, scope) {
+            (Err(SendError::Journal(_)), Some(scope)) => scope.note_journal_failure(),
+            (Err(SendError::LeaseLost(_)), Some(scope)) => scope.note_lease_lost(),
+            _ => {}
         }
         result
+    }
+
+    /// Whether this process may call the channel now: for a turn, or on its own.
+    async fn may_call(&self, scope: Option<&TurnScope>) -> Result<(), SendError> {
+        if let Some(scope) = scope {
+            scope.check().await?;
+        }
+        Ok(self.world.check_lease(Leased::Sends)?)
     }
 
     /// Journals a send for the background. Returns its key, and where the send of this key stood if it was known before.
@@ -228,6 +238,7 @@ impl Egress {
             Attempted::Dead(record) => Err(dead(&record)),
             Attempted::Waiting(_) => Box::pin(self.finish(open, scope, key, lane)).await,
             Attempted::Lost => Err(SendError::Deferred { key }),
+            Attempted::Refused(lost) => Err(lost),
         }
     }
 
@@ -251,7 +262,7 @@ impl Egress {
         let lane = self.lanes.enter(&send.chat).await;
         let max = open.config.outbox.max_payload_bytes;
         if let Some(size) = contents.iter().find_map(|content| oversized(content, max)) {
-            let sent = self.bypass(&send.key, &send.chat, contents, size).await?;
+            let sent = self.bypass(scope, send, contents, size).await?;
             return Ok((Begun::Bypassed(content, sent), lane));
         }
         let now = self.world.now();
@@ -273,8 +284,8 @@ impl Egress {
     /// Sends what is too large for the outbox without it.
     async fn bypass(
         &self,
-        key: &SendKey,
-        chat: &ChatId,
+        scope: Option<&TurnScope>,
+        Send { key, chat, .. }: &Send,
         contents: Vec<Content>,
         size: usize,
     ) -> Result<Sent, SendError> {
@@ -282,6 +293,7 @@ impl Egress {
         tracing::warn!(%key, size, "the content is too large for the outbox and is sent without it");
         let mut message = None;
         for content in &contents {
+            self.may_call(scope).await?;
             let receipt = self.world.provider.send(SendRequest::new(chat, content)).await?;
             message.get_or_insert(receipt.message);
         }

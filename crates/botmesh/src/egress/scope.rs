@@ -1,13 +1,15 @@
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
 use crate::core::coordinator::Turn;
+use crate::core::error::{LeaseLost, LeaseLostReason, SendError};
 use crate::core::id::{RecordId, SendKey};
-use crate::core::journal::Change;
+use crate::core::journal::{Change, Leased};
+use crate::core::kv::Version;
 use crate::world::World;
 
 /// What the sends of one turn have in common: the turn itself, the record they answer, and what of them is not durable
@@ -24,6 +26,10 @@ pub(crate) struct TurnScope {
     replay: bool,
     sends: AtomicU32,
     journal_failed: AtomicBool,
+    lease_lost: AtomicBool,
+    /// The record's version, if it has one, and how often the lease had lapsed when this process was sure to own it.
+    version: Option<Version>,
+    lapses: AtomicU64,
     pending: Mutex<Pending>,
     driver: AtomicWaker,
 }
@@ -51,8 +57,36 @@ impl TurnScope {
             replay,
             sends: AtomicU32::new(0),
             journal_failed: AtomicBool::new(false),
+            lease_lost: AtomicBool::new(false),
+            version: None,
+            lapses: AtomicU64::new(0),
             pending: Mutex::default(),
             driver: AtomicWaker::new(),
+        }
+    }
+
+    /// The turn's message was begun by writing this version of its record, when the lease had lapsed so often.
+    pub(crate) fn begun(self, version: Option<Version>, lapses: u64) -> Self {
+        Self { version, lapses: AtomicU64::new(lapses), ..self }
+    }
+
+    /// Whether the turn may go on: its turn and its message are still this process's.
+    pub(crate) async fn check(&self) -> Result<(), SendError> {
+        loop {
+            self.turn.check()?;
+            self.world.check_lease(Leased::Messages)?;
+            let Some(open) = &self.world.journal else { return Ok(()) };
+            let lapses = open.journal.lease().lapses();
+            let (Some(record), Some(version)) = (&self.record, self.version) else { return Ok(()) };
+            if self.lapses.load(Ordering::Relaxed) == lapses {
+                return Ok(());
+            }
+            // The lease was lost and renewed meanwhile: only the record itself tells whether somebody took it over.
+            let stored = open.journal.inbox().get(record).await?;
+            if stored.is_none_or(|stored| stored.version != version) {
+                return Err(LeaseLost { reason: LeaseLostReason::Expired }.into());
+            }
+            self.lapses.store(lapses, Ordering::Relaxed);
         }
     }
 
@@ -89,6 +123,15 @@ impl TurnScope {
     /// The outbox could not be written: the record must not be acknowledged.
     pub(crate) fn note_journal_failure(&self) {
         self.journal_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was refused because the lease or the turn is lost: the attempt does not count.
+    pub(crate) fn note_lease_lost(&self) {
+        self.lease_lost.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lease_lost(&self) -> bool {
+        self.lease_lost.load(Ordering::Relaxed)
     }
 
     pub(crate) fn journal_failed(&self) -> bool {

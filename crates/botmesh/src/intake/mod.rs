@@ -78,7 +78,7 @@ impl Intake {
         self.world.metrics.inbound_replayed.increment();
         let inbound = Arc::clone(&stored.record.inbound);
         let received = stored.record.received;
-        slot.fill(Work { inbound, received, record: Some(stored), replay: true, _permit: permit });
+        slot.fill(Work { inbound, received, record: Some(stored), replay: true, lapses: 0, _permit: permit });
     }
 
     async fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> Admitted {
@@ -89,7 +89,7 @@ impl Intake {
         } else {
             let slot = self.turns.reserve(inbound.conversation());
             let (inbound, received) = (Arc::new(inbound), self.world.now());
-            slot.fill(Work { inbound, received, record: None, replay: false, _permit: permit });
+            slot.fill(Work { inbound, received, record: None, replay: false, lapses: 0, _permit: permit });
         }
         Admitted { record, duplicate }
     }
@@ -112,8 +112,9 @@ impl Intake {
         record.media = media;
         let id = record.id.clone();
         let insert = Change::insert(&record);
+        let lapses = open.journal.lease().lapses();
         let admission =
-            Admission { world: &self.world, parts: Some(Parts { record, inbound, slot, permit }) };
+            Admission { world: &self.world, parts: Some(Parts { record, inbound, slot, permit, lapses }) };
         match open.journal.commit_one(insert).await {
             Ok(Cas::Applied(version)) => {
                 self.world.metrics.inbound_journaled.increment();
@@ -171,6 +172,8 @@ struct Parts {
     inbound: Arc<Inbound>,
     slot: Slot,
     permit: OwnedSemaphorePermit,
+    /// How often the lease had lapsed before.
+    lapses: u64,
 }
 
 impl Admission<'_> {
@@ -194,10 +197,10 @@ impl Admission<'_> {
 impl Parts {
     /// `version` is that of the record in the inbox, if it is there.
     fn dispatch(self, version: Option<Version>) {
-        let Self { record, inbound, slot, permit } = self;
+        let Self { record, inbound, slot, permit, lapses } = self;
         let received = record.received;
         let record = version.map(|version| Stored { record, version });
-        slot.fill(Work { inbound, received, record, replay: false, _permit: permit });
+        slot.fill(Work { inbound, received, record, replay: false, lapses, _permit: permit });
     }
 }
 

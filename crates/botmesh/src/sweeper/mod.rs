@@ -3,6 +3,7 @@
 mod busy;
 mod sends;
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
-use crate::core::journal::{Beat, Change, InboxRecord, InboxState, OutboxState, Owner, Sessions, Stored};
+use crate::core::journal::{Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Sessions, Stored};
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
@@ -39,11 +40,14 @@ pub(crate) struct Sweeper {
     pub(crate) busy: Arc<Busy>,
     /// Who may call the channel.
     pub(crate) sending: Arc<Semaphore>,
-    /// When all that is unfinished was last looked at and nothing of a dead process was found, on the monotonic clock.
-    clean: Arc<std::sync::Mutex<Option<Duration>>>,
+    /// When all that is unfinished was last looked at and nothing of a dead process was found, on the monotonic clock, and
+    /// whose sessions had ended then.
+    clean: Arc<std::sync::Mutex<Option<Clean>>>,
     /// When the chats with unfinished sends were last counted, on the monotonic clock.
     noted: Arc<std::sync::Mutex<Option<Duration>>>,
 }
+
+type Clean = (Duration, HashSet<(Owner, Leased)>);
 
 impl Sweeper {
     pub(crate) fn new(
@@ -94,6 +98,10 @@ impl Sweeper {
     async fn sweep(&self) -> Result<(), StoreError> {
         let _sweeping = self.sweeping.lock().await;
         if let Some(open) = &self.world.journal {
+            // What is claimed without a lease is anybody's.
+            if self.world.check_lease(Leased::Messages).and(self.world.check_lease(Leased::Sends)).is_err() {
+                return Ok(());
+            }
             self.take_due(open).await?;
             self.recover(open).await?;
             self.purge(open).await?;
@@ -143,11 +151,12 @@ impl Sweeper {
             return Ok(());
         }
         let now = self.world.seams.clock.monotonic();
-        let clean = *self.clean.lock().unwrap_or_else(PoisonError::into_inner);
-        let recently = clean.is_some_and(|clean| now.saturating_sub(clean) < open.config.inbox.lease);
-        if recently && !sessions.any_expired() {
+        let (ended, lease) = (sessions.ended(), open.config.leases().shorter());
+        let is_clean = |(at, known): &Clean| now.saturating_sub(*at) < lease && ended.is_subset(known);
+        if self.clean.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_clean) {
             return Ok(());
         }
+        let ours = open.journal.owner();
         let mut found = false;
         for state in [InboxState::Working, InboxState::Queued] {
             let mut after = None;
@@ -155,7 +164,9 @@ impl Sweeper {
                 let page = open.journal.inbox().list(state, after.as_ref(), PAGE).await?;
                 self.tell_unreadable(&page.unreadable);
                 let mut orphans = page.records;
-                orphans.retain(|stored| is_orphan(stored.record.owner.as_ref(), &sessions));
+                orphans.retain(|stored| {
+                    is_orphan(stored.record.owner.as_ref(), &ours, &sessions, Leased::Messages)
+                });
                 found |= !orphans.is_empty();
                 self.adopt(open, orphans).await?;
                 match page.next {
@@ -167,7 +178,7 @@ impl Sweeper {
         found |= self.settle_orphaned_sends(open, &sessions).await?;
         if !found {
             open.journal.remove_expired(&sessions).await?;
-            *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, ended));
         }
         Ok(())
     }
@@ -252,28 +263,6 @@ impl Sweeper {
 }
 
 /// Whether nobody alive is to finish a record.
-fn is_orphan(owner: Option<&Owner>, sessions: &Sessions) -> bool {
-    owner.is_none_or(|owner| sessions.is_dead(owner))
-}
-
-/// Renews the session until it ends. Returns when another process took it over.
-pub(crate) async fn keep_session(world: Arc<World>) {
-    let Some(open) = &world.journal else { return };
-    let period = open.config.inbox.lease / 3;
-    loop {
-        tokio::select! {
-            biased;
-            // The last thing to stop, after what is in flight.
-            () = world.ended.cancelled() => return,
-            () = world.seams.clock.sleep(period) => {}
-        }
-        match open.journal.beat().await {
-            Ok(Beat::Alive) => {}
-            Ok(Beat::Superseded) => {
-                world.note_superseded();
-                return;
-            }
-            Err(error) => world.events.error("renewing the session", &error),
-        }
-    }
+fn is_orphan(owner: Option<&Owner>, ours: &Owner, sessions: &Sessions, leased: Leased) -> bool {
+    owner.is_none_or(|owner| owner != ours && sessions.has_lost(owner, leased))
 }

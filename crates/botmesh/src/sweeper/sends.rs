@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{PAGE, Sweeper, is_orphan};
 use crate::core::error::StoreError;
 use crate::core::id::ChatId;
-use crate::core::journal::{OutboxRecord, OutboxState, Sessions, Stored};
+use crate::core::journal::{Leased, OutboxRecord, OutboxState, Sessions, Stored};
 use crate::world::OpenJournal;
 
 /// How long a sweep waits for room to call the channel, before it leaves the rest to the next one.
@@ -69,6 +69,7 @@ impl Sweeper {
         open: &OpenJournal,
         sessions: &Sessions,
     ) -> Result<bool, StoreError> {
+        let ours = open.journal.owner();
         let mut after = None;
         let mut found = false;
         loop {
@@ -76,7 +77,7 @@ impl Sweeper {
             self.tell_unreadable(&page.unreadable);
             let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
             for stored in page.records {
-                if is_orphan(stored.record.owner.as_ref(), sessions) {
+                if is_orphan(stored.record.owner.as_ref(), &ours, sessions, Leased::Sends) {
                     chats.entry(stored.record.chat.clone()).or_default().push(stored);
                 }
             }

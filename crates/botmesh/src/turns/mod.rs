@@ -26,6 +26,8 @@ pub(crate) struct Work {
     pub(crate) record: Option<Stored<InboxRecord>>,
     /// Whether it was attempted before.
     pub(crate) replay: bool,
+    /// How often the lease had lapsed when the record was written last.
+    pub(crate) lapses: u64,
     /// Its share of the backlog, given back when it is finished.
     pub(crate) _permit: OwnedSemaphorePermit,
 }

@@ -31,6 +31,14 @@ struct Finished {
     ended: Option<EndedConversation>,
 }
 
+/// When a message is tried again.
+enum Again {
+    /// After a failure.
+    After { delay: Duration, error: String },
+    /// The attempt did not count, because the turn or the lease was lost: as soon as the lease is held.
+    Held,
+}
+
 impl Turns {
     pub(super) fn start_worker(self: &Arc<Self>, key: ConversationKey, permit: Option<OwnedSemaphorePermit>) {
         let turns = Arc::clone(self);
@@ -70,7 +78,7 @@ impl Turns {
     ) -> Finished {
         loop {
             let mut finished = self.run(key, work).await;
-            let Some((delay, error)) = self.retry(&finished) else { return finished };
+            let Some(again) = self.again(&finished) else { return finished };
             if let Some(turn) = finished.turn.take() {
                 turn.release();
             }
@@ -78,42 +86,67 @@ impl Turns {
             self.world.commit_sent(std::mem::take(&mut finished.sent)).await;
             *running = None;
             let rested = async {
-                self.world.seams.clock.sleep(delay).await;
+                self.rest(&again).await;
                 Arc::clone(&self.running).acquire_owned().await.ok()
             };
             *running = tokio::select! {
                 biased;
-                () = self.world.stopping.cancelled() => {
-                    return Finished { verdict: Verdict::Postponed(error), ..finished };
-                }
+                () = self.world.stopping.cancelled() => return match again {
+                    Again::After { error, .. } => Finished { verdict: Verdict::Postponed(error), ..finished },
+                    Again::Held => finished,
+                },
                 permit = rested => permit,
             };
-            match self.begin_again(&finished.work, &error).await {
-                Some(stored) => work = Work { record: Some(stored), replay: true, ..finished.work },
+            let lapses = self.lapses();
+            match self.begin_again(&finished.work, &again).await {
+                Some(stored) => work = Work { record: Some(stored), replay: true, lapses, ..finished.work },
                 None => return finished,
             }
         }
     }
 
-    /// In how long a message that failed is tried again, and what failed; `None` if it is not.
-    fn retry(&self, finished: &Finished) -> Option<(Duration, String)> {
+    /// When a message that failed or was released is tried again; `None` if it is not.
+    fn again(&self, finished: &Finished) -> Option<Again> {
         let config = &self.world.journal.as_ref()?.config.inbox;
         let attempts = finished.work.record.as_ref()?.record.attempts;
         let error = match &finished.verdict {
+            Verdict::Released => return (!self.world.abort.is_cancelled()).then_some(Again::Held),
             Verdict::Failed(error) => error,
             Verdict::HandlerFailed(error) if config.on_handler_error == OnHandlerError::Retry => error,
             _ => return None,
         };
         let delay = || config.backoff.delay(attempts, None, &*self.world.seams.entropy);
-        (attempts < config.max_attempts).then(|| (delay(), error.clone()))
+        (attempts < config.max_attempts).then(|| Again::After { delay: delay(), error: error.clone() })
     }
 
-    /// Charges the next attempt of a message that failed; `None` if it is not this process's any more.
-    async fn begin_again(&self, work: &Work, error: &str) -> Option<Stored<InboxRecord>> {
+    async fn rest(&self, again: &Again) {
+        let Some(open) = &self.world.journal else { return };
+        match again {
+            Again::After { delay, .. } => self.world.seams.clock.sleep(*delay).await,
+            Again::Held => {
+                self.world.seams.clock.sleep(open.config.poll).await;
+                open.journal.lease().held().await;
+            }
+        }
+    }
+
+    /// How often the lease lapsed so far.
+    fn lapses(&self) -> u64 {
+        self.world.journal.as_ref().map_or(0, |open| open.journal.lease().lapses())
+    }
+
+    /// Begins the next attempt of a message; `None` if it is not this process's any more. It is charged unless the one
+    /// before did not count.
+    async fn begin_again(&self, work: &Work, again: &Again) -> Option<Stored<InboxRecord>> {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
-        let failed = stored.record.fail(error, now, max, now).ok()?;
-        let record = failed.adopt(&owner, max, now).ok()?.start(&owner, now).ok()?;
+        let queued = match again {
+            Again::After { error, .. } => {
+                stored.record.fail(error, now, max, now).ok()?.adopt(&owner, max, now)
+            }
+            Again::Held => stored.record.release(now),
+        };
+        let record = queued.ok()?.start(&owner, now).ok()?;
         let change = vec![Change::update(stored.version, &record)];
         let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
         let version = outcomes.into_iter().next()?.applied()?;
@@ -124,6 +157,7 @@ impl Turns {
     /// if it may run.
     async fn settle(&self, mut finished: Option<Finished>, mut next: Option<Work>) -> Option<Work> {
         if let Some(open) = &self.world.journal {
+            let lapses = self.lapses();
             let ending = finished.as_ref().and_then(|finished| self.ending(open, finished));
             let beginning = next.as_ref().and_then(|work| beginning(open, work, self.world.now()));
             let mut changes =
@@ -139,7 +173,7 @@ impl Turns {
                 Ok(mut outcomes) => {
                     if let Some(beginning) = beginning {
                         let outcome = outcomes.pop();
-                        next = next.and_then(|work| begun(work, beginning, outcome));
+                        next = next.and_then(|work| begun(work, beginning, outcome, lapses));
                     }
                     self.world.count_stale(&outcomes);
                     self.tell_if_dead(ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_)))));
@@ -214,9 +248,12 @@ impl Turns {
         let record = work.record.as_ref().map(|stored| stored.record.id.clone());
         let base = record.as_ref().map(ToString::to_string);
         let span = tracing::info_span!("message", record = base.as_deref(), chat = %work.inbound.chat);
-        let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay);
+        let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay)
+            .begun(work.record.as_ref().map(|stored| stored.version), work.lapses);
         let scope = Arc::new(scope);
-        let handled = {
+        let handled = if scope.check().await.is_err() {
+            Handled { verdict: Verdict::Released, ended: None }
+        } else {
             let handling = AssertUnwindSafe(self.dispatcher.handle(&scope, &work)).catch_unwind();
             let handling = pin!(handling.instrument(span));
             tokio::select! {
@@ -228,6 +265,9 @@ impl Turns {
         let mut verdict = handled.verdict;
         if scope.journal_failed() {
             verdict = Verdict::Failed("the outbox could not be written".to_owned());
+        }
+        if scope.lease_lost() {
+            verdict = Verdict::Released;
         }
         if let Err(lost) = turn.check() {
             self.world
@@ -264,9 +304,15 @@ fn beginning(open: &OpenJournal, work: &Work, now: Timestamp) -> Option<Stored<I
 }
 
 /// The message, if its beginning is durable.
-fn begun(mut work: Work, beginning: Stored<InboxRecord>, outcome: Option<Cas<Version>>) -> Option<Work> {
+fn begun(
+    mut work: Work,
+    beginning: Stored<InboxRecord>,
+    outcome: Option<Cas<Version>>,
+    lapses: u64,
+) -> Option<Work> {
     let Some(Cas::Applied(version)) = outcome else { return None };
     work.replay |= beginning.record.attempts > 1;
     work.record = Some(Stored { version, ..beginning });
+    work.lapses = lapses;
     Some(work)
 }

@@ -34,6 +34,10 @@ fn a_bot_that_cannot_work_is_refused_by_field_with_what_to_do() {
         broken(|d| d.inbox.lease = Duration::from_millis(19)),
         &["durability.inbox.lease", "\"20ms\"", "\"60s\""],
     );
+    refused(
+        broken(|d| d.outbox.lease = Duration::from_millis(19)),
+        &["durability.outbox.lease", "\"20ms\"", "\"60s\""],
+    );
     refused(broken(|d| d.inbox.max_attempts = 0), &["durability.inbox.max_attempts: is 0", "at least 1"]);
     refused(broken(|d| d.poll = Duration::ZERO), &["durability.poll: is 0", "\"1s\""]);
     refused(broken(|d| d.outbox.max_payload_bytes = 0), &["durability.outbox.max_payload_bytes", "1048576"]);
@@ -55,13 +59,16 @@ fn settings_come_from_a_file_with_durations_people_write() {
     let durability: Durability = serde_json::from_value(json!({
         "instance_id": "bot-1",
         "inbox": { "lease": "15s", "on_handler_error": "retry", "media_refs": false },
-        "outbox": { "inline_max": 1500, "on_ambiguous": "resend", "backoff": { "base": "250ms" } },
+        "outbox": {
+            "inline_max": 1500, "lease": "20ms", "on_ambiguous": "resend", "backoff": { "base": "250ms" }
+        },
         "retention": "7d",
     }))
     .expect("readable settings");
     assert_eq!(durability.inbox.lease, Duration::from_secs(15));
     assert_eq!(durability.inbox.on_handler_error, OnHandlerError::Retry);
     assert!(Durability::default().inbox.media_refs && !durability.inbox.media_refs);
+    assert_eq!(durability.outbox.lease, Duration::from_millis(20));
     assert_eq!(durability.outbox.inline_max, Duration::from_millis(1500));
     assert_eq!(durability.outbox.on_ambiguous, OnAmbiguous::Resend);
     assert_eq!(durability.outbox.backoff.base, Duration::from_millis(250));
@@ -69,7 +76,7 @@ fn settings_come_from_a_file_with_durations_people_write() {
     assert_eq!(durability.retention, Duration::from_secs(7 * 24 * 3600));
     let written = serde_json::to_value(&durability).expect("writable settings");
     let again: Durability = serde_json::from_value(written).expect("what was written");
-    assert_eq!(again.inbox.lease, durability.inbox.lease);
+    assert_eq!((again.inbox.lease, again.outbox.lease), (durability.inbox.lease, durability.outbox.lease));
 }
 
 #[test]

@@ -78,6 +78,10 @@ impl Committer {
         &self.kv
     }
 
+    pub(super) fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
     pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
         Ok(self.kv.now().await?.unwrap_or_else(|| self.seams.clock.now()))
     }

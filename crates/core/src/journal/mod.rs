@@ -8,20 +8,22 @@ mod ambiguity;
 mod committer;
 mod group;
 mod inbox;
+mod lease;
 mod outbox;
 mod record;
 mod session;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 pub use ambiguity::{Ambiguity, OnAmbiguous};
 pub use committer::Change;
 pub use inbox::{InboxRecord, InboxState};
+pub use lease::{Lease, Leased, Leases};
 pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Part, Send};
 pub use record::{Owner, Page, Record, Refused, Stored};
 pub use session::{Beat, Sessions};
@@ -54,8 +56,8 @@ impl KvDurability {
     }
 
     /// Opens the journals of one bot as `instance`. An earlier process of the same instance loses everything it owned at
-    /// once; other instances are not touched. `lease` is how long the process may be silent before others take over
-    /// what it owns.
+    /// once; other instances are not touched. `leases` is how long the process may be silent before others take over
+    /// what it owns: one [`Duration`](std::time::Duration) for all, or [`Leases`].
     ///
     /// # Errors
     /// The backend's failure.
@@ -63,15 +65,16 @@ impl KvDurability {
         &self,
         scope: &Scope,
         instance: InstanceId,
-        lease: Duration,
+        leases: impl Into<Leases>,
         seams: Seams,
     ) -> Result<Journal, StoreError> {
         let scoped = self.kv.scoped(&scope.id());
+        let ungrouped = Arc::clone(&scoped);
         let kv = if scoped.caps().groups_commits { scoped } else { Grouped::start(scoped, &seams) };
         let committer = Committer::new(kv, seams);
-        let session = Session::open(&committer, instance, lease).await?;
-        let order = AtomicI64::new(0);
-        Ok(Journal { inner: Arc::new(Inner { committer, session, order }) })
+        let session = Session::open(&committer, instance, leases.into()).await?;
+        let (heart, order) = (OnceCell::new(), AtomicI64::new(0));
+        Ok(Journal { inner: Arc::new(Inner { committer, ungrouped, heart, session, order }) })
     }
 }
 
@@ -95,8 +98,17 @@ pub struct Journal {
 
 struct Inner {
     committer: Committer,
+    ungrouped: Arc<dyn DurableKv>,
+    /// What the session is renewed with: nothing else waits before it.
+    heart: OnceCell<Heart>,
     session: Session,
     order: AtomicI64,
+}
+
+struct Heart {
+    committer: Committer,
+    /// Whether its connection is its own.
+    dedicated: bool,
 }
 
 /// A page of what is due; both parts have the same `next`.
@@ -173,20 +185,44 @@ impl Journal {
         Ok(outcomes.into_iter().next().unwrap_or(Cas::Lost))
     }
 
-    /// Tells the other processes that this one lives, by one write. Call it every third of the lease.
+    /// Tells the other processes that this one lives, by one write on a connection of its own where the backend has one.
+    /// Call it every third of the shorter lease, always from the same thread, which nothing else keeps busy.
     ///
     /// # Errors
     /// The backend's failure; what is owned stays owned until the lease runs out.
+    ///
+    /// # Cancel safety
+    /// A dropped beat may still take effect; the next one notices.
     pub async fn beat(&self) -> Result<Beat, StoreError> {
-        self.inner.session.beat(&self.inner.committer).await
+        let connect = async || {
+            let own = self.inner.ungrouped.dedicated().await?;
+            let dedicated = own.is_some();
+            let kv = own.unwrap_or_else(|| Arc::clone(&self.inner.ungrouped));
+            let committer = Committer::new(kv, self.inner.committer.seams().clone());
+            Ok::<_, StoreError>(Heart { committer, dedicated })
+        };
+        let heart = self.inner.heart.get_or_try_init(connect).await?;
+        self.inner.session.beat(&heart.committer).await
     }
 
-    /// Gives up what this process owns: others may adopt it at once.
+    /// Until when this process may act on what it owns.
+    pub fn lease(&self) -> &Lease {
+        self.inner.session.lease()
+    }
+
+    /// Gives up what this process owns: others may adopt it at once. Closes the connection of the beats.
     ///
     /// # Errors
     /// The backend's failure; then others adopt it when the lease runs out.
     pub async fn end_session(&self) -> Result<(), StoreError> {
-        self.inner.session.end(&self.inner.committer).await
+        let Some(heart) = self.inner.heart.get() else {
+            return self.inner.session.end(&self.inner.committer).await;
+        };
+        let ended = self.inner.session.end(&heart.committer).await;
+        if heart.dedicated {
+            heart.committer.kv().close().await?;
+        }
+        ended
     }
 
     /// Who is alive, as far as the backend knows now.
@@ -194,7 +230,7 @@ impl Journal {
     /// # Errors
     /// The backend's failure.
     pub async fn sessions(&self) -> Result<Sessions, StoreError> {
-        Sessions::load(&self.inner.committer, self.owner().instance).await
+        Sessions::load(&self.inner.committer, &self.inner.session).await
     }
 
     /// Records of both journals whose next attempt is due, earliest first. Nothing that is not due is read.
@@ -225,6 +261,13 @@ impl Journal {
     /// The backend's failure.
     pub async fn now(&self) -> Result<Timestamp, StoreError> {
         self.inner.committer.now().await
+    }
+
+    /// As [`now`](Self::now), without asking: where the backend has a clock, from what it said last, and never ahead of
+    /// it. All processes agree on it, and it does not follow this host's wall clock when that steps.
+    pub fn estimated_now(&self) -> Timestamp {
+        let clock = &self.inner.committer.seams().clock;
+        self.inner.session.backend_now(clock.monotonic()).unwrap_or_else(|| clock.now())
     }
 }
 

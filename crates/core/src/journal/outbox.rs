@@ -229,6 +229,18 @@ impl OutboxRecord {
         Ok(Self { attempts: self.attempts + 1, owner, ..self.in_state(OutboxState::InFlight, now) })
     }
 
+    /// The attempt did not come to a call of the channel and does not count: whoever finds it next makes it.
+    ///
+    /// # Errors
+    /// It is not in flight.
+    pub fn release(&self, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != OutboxState::InFlight {
+            return Err(self.refused("be released"));
+        }
+        let attempts = self.attempts.saturating_sub(1);
+        Ok(Self { attempts, due: Some(now), ..self.in_state(OutboxState::Waiting, now) })
+    }
+
     /// The channel took it.
     ///
     /// # Errors

@@ -154,6 +154,28 @@ fn a_turn_ends_with_its_last_clone_or_by_release() {
 }
 
 #[test]
+fn a13_a_stale_holders_release_does_not_give_the_new_holders_turn_away() {
+    let hub = hub();
+    let (a, b, c) = (replica(&hub), replica(&hub), replica(&hub));
+    let frozen = take(&mut enter(&a, "anna"));
+    let mut next = enter(&b, "anna");
+    assert!(waits(&mut next));
+    // Its lease runs out while it stands still.
+    a.crash();
+    let held = take(&mut next);
+    let mut third = enter(&c, "anna");
+    assert!(waits(&mut third));
+    // It goes on, and its end of the work runs.
+    assert_eq!(lost_by(&frozen), Some(LeaseLostReason::Expired));
+    frozen.release();
+    drop(frozen);
+    assert!(waits(&mut third), "two replicas have the turn");
+    assert_eq!(held.check(), Ok(()));
+    held.release();
+    take(&mut third);
+}
+
+#[test]
 fn lost_tells_of_a_release_and_of_a_crash() {
     let hub = hub();
     let end: [fn(&MemoryCoordinator, &Turn); 3] =

@@ -115,7 +115,7 @@ fn outbox(state: OutboxState) -> OutboxRecord {
 }
 
 /// State and attempts after each transition, `None` where it is refused: start, sent, fail, give up, retry, confirm, wait
-/// behind, cut off, wait for an echo.
+/// behind, cut off, wait for an echo, release.
 #[test]
 fn a_send_takes_only_the_transitions_of_its_state() {
     use OutboxState::{Dead, InFlight, Sent, Unknown, Waiting};
@@ -124,13 +124,13 @@ fn a_send_takes_only_the_transitions_of_its_state() {
         (Some((Sent, 1)), Some((Unknown, 1)), Some((Waiting, 1)), Some((Waiting, 0)));
     let (again, dead) = (Some((InFlight, 2)), Some((Dead, 1)));
     let echo = outbox(InFlight).await_echo(LATER, NOW).expect("a send in flight");
-    let rows: [(OutboxRecord, [Column; 9]); 6] = [
-        (outbox(InFlight), [again, sent, waiting, unknown, None, sent, None, None, unknown]),
-        (outbox(Waiting), [again, None, None, None, fresh, sent, waiting, dead, None]),
-        (outbox(Sent), [None; 9]),
-        (outbox(Dead), [None, None, None, None, fresh, sent, None, None, None]),
-        (outbox(Unknown), [None, None, None, None, fresh, sent, None, None, None]),
-        (echo, [None, None, waiting, unknown, fresh, sent, None, None, None]),
+    let rows: [(OutboxRecord, [Column; 10]); 6] = [
+        (outbox(InFlight), [again, sent, waiting, unknown, None, sent, None, None, unknown, fresh]),
+        (outbox(Waiting), [again, None, None, None, fresh, sent, waiting, dead, None, None]),
+        (outbox(Sent), [None; 10]),
+        (outbox(Dead), [None, None, None, None, fresh, sent, None, None, None, None]),
+        (outbox(Unknown), [None, None, None, None, fresh, sent, None, None, None, None]),
+        (echo, [None, None, waiting, unknown, fresh, sent, None, None, None, None]),
     ];
     for (record, expected) in rows {
         let after =
@@ -145,6 +145,7 @@ fn a_send_takes_only_the_transitions_of_its_state() {
             after(record.wait_behind("m/ana/7:9".into(), LATER, NOW)),
             after(record.cut_off(note(), NOW)),
             after(record.await_echo(LATER, NOW)),
+            after(record.release(NOW)),
         ];
         assert_eq!(found, expected, "{:?}, awaits an echo: {}", record.state, record.awaits_echo());
     }

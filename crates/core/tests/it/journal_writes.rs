@@ -11,7 +11,8 @@ use botmesh_core::entropy::SeededEntropy;
 use botmesh_core::error::{Cas, Effect, StoreError, StoreErrorKind};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::journal::{
-    Beat, Change, InboxRecord, InboxState, Journal, KvDurability, OutboxRecord, OutboxState, Owner, Send,
+    Beat, Change, InboxRecord, InboxState, Journal, KvDurability, Leases, OutboxRecord, OutboxState, Owner,
+    Send,
 };
 use botmesh_core::kv::{Caps, Cursor, DurableKv, Entry, Expect, Index, Op, Outcome, Range, Version};
 use botmesh_core::memory::MemoryKv;
@@ -24,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 /// Time that passes only when somebody sleeps.
 #[derive(Debug, Default)]
-struct SleepyClock(std::sync::atomic::AtomicI64);
+pub(crate) struct SleepyClock(std::sync::atomic::AtomicI64);
 
 impl Clock for SleepyClock {
     fn now(&self) -> Timestamp {
@@ -58,8 +59,8 @@ impl Spawner for NoTasks {
 
 /// Carries commits out and loses their answers, as often as it is told.
 #[derive(Clone)]
-struct Forgetful {
-    inner: Arc<dyn DurableKv>,
+pub(crate) struct Forgetful {
+    pub(crate) inner: Arc<dyn DurableKv>,
     lose: Arc<AtomicU32>,
     fail: Arc<AtomicU32>,
     deaf: Arc<AtomicBool>,
@@ -114,29 +115,33 @@ impl DurableKv for Forgetful {
 }
 
 /// A backend, and what opens journals in it.
-struct Desk {
-    kv: Forgetful,
-    clock: Arc<SleepyClock>,
+pub(crate) struct Desk {
+    pub(crate) kv: Forgetful,
+    pub(crate) clock: Arc<SleepyClock>,
     seed: AtomicU32,
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let inner: Arc<dyn DurableKv> = Arc::new(MemoryKv::new());
         let kv = Forgetful { inner, lose: Arc::default(), fail: Arc::default(), deaf: Arc::default() };
         Self { kv, clock: Arc::default(), seed: AtomicU32::new(1) }
     }
 
-    async fn open(&self, instance: &str) -> Journal {
+    pub(crate) async fn open(&self, instance: &str) -> Journal {
+        self.open_for(instance, LEASE.into()).await
+    }
+
+    pub(crate) async fn open_for(&self, instance: &str, leases: Leases) -> Journal {
         let entropy = Arc::new(SeededEntropy::new(u64::from(self.seed.fetch_add(1, Ordering::Relaxed))));
         let seams =
             Seams { clock: Arc::<SleepyClock>::clone(&self.clock), entropy, spawner: Arc::new(NoTasks) };
         let durability = KvDurability::new(Arc::new(self.kv.clone()));
-        durability.open(&Scope::default(), instance.into(), LEASE, seams).await.unwrap()
+        durability.open(&Scope::default(), instance.into(), leases, seams).await.unwrap()
     }
 
     /// Writes what another version of the program wrote.
-    async fn plant(&self, key: &str, record: &[u8], bucket: u8) {
+    pub(crate) async fn plant(&self, key: &str, record: &[u8], bucket: u8) {
         let value = [&[0; 16], record].concat();
         let index = Index { due: Some(Timestamp::from_millis(0)), list: Some((bucket, 1)) };
         let op = Op::Put {

@@ -4,6 +4,7 @@
 mod coordinator;
 mod journal;
 mod journal_writes;
+mod leases;
 mod memory_kv;
 mod memory_store;
 mod split;

@@ -1,7 +1,7 @@
 //! The thread that writes: everything that waits goes into one transaction, and is answered after its commit.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use botmesh_core::error::{Effect, StoreError, StoreErrorKind};
 use rusqlite::{CachedStatement, Connection};
 use tokio::sync::oneshot;
 
-use super::Readers;
 use super::queue::{Queue, Taken};
 use super::wal::Wal;
+use super::{Gate, Readers};
 use crate::config::SqliteConfig;
 use crate::error::Fault;
 use crate::keys::Scopes;
@@ -125,6 +125,34 @@ impl<'c> Tx<'c> {
     }
 }
 
+/// Which of two writers of one file in this process goes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    First,
+    Second,
+}
+
+/// How a writer and the other one of the same file stay out of each other's way.
+pub(super) struct Way {
+    pub(super) gate: Arc<Gate>,
+    pub(super) turn: Turn,
+}
+
+impl Way {
+    /// Runs a transaction when it is its turn.
+    pub(super) fn take<T>(&self, transaction: impl FnOnce() -> T) -> T {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = match self.turn {
+            Turn::First => Some(gate),
+            Turn::Second => {
+                drop(gate);
+                None
+            }
+        };
+        transaction()
+    }
+}
+
 /// The state of the thread.
 pub(super) struct Writer {
     conn: Connection,
@@ -133,6 +161,7 @@ pub(super) struct Writer {
     wal: Wal,
     config: SqliteConfig,
     path: Arc<Path>,
+    way: Arc<Way>,
 }
 
 impl Writer {
@@ -141,9 +170,10 @@ impl Writer {
         queue: Arc<Queue<Box<dyn Write>>>,
         config: SqliteConfig,
         path: Arc<Path>,
+        way: Way,
     ) -> Result<Self, Fault> {
         let wal = Wal::new(&conn, config.journal_size_limit, Arc::clone(&path))?;
-        Ok(Self { conn, queue, scopes: Scopes::default(), wal, config, path })
+        Ok(Self { conn, queue, scopes: Scopes::default(), wal, config, path, way: Arc::new(way) })
     }
 
     /// Serves writes until the queue is closed, then waits for the readers and empties the log.
@@ -157,7 +187,10 @@ impl Writer {
                 (Taken::Jobs, weight) => {
                     self.serve(&mut jobs);
                     queue.finished(weight);
-                    self.wal.after_group(&self.conn);
+                    // To copy the log may take long, and the other writer does it.
+                    if self.way.turn == Turn::Second {
+                        self.wal.after_group(&self.conn);
+                    }
                 }
                 (Taken::Idle, _) => self.wal.when_idle(&self.conn),
                 (Taken::Closed, _) => break,
@@ -168,7 +201,9 @@ impl Writer {
             // One that panicked has ended as well.
             drop(reader.join());
         }
-        self.wal.empty(&self.conn);
+        if self.way.turn == Turn::Second {
+            self.wal.empty(&self.conn);
+        }
         if let Err((_, error)) = self.conn.close() {
             tracing::warn!(path = %self.path.display(), %error, "the database was not closed cleanly");
         }
@@ -193,6 +228,11 @@ impl Writer {
 
     /// Does all of `jobs` in one transaction, or nothing.
     fn attempt(&mut self, jobs: &mut [Box<dyn Write>]) -> Result<(), Broken> {
+        let way = Arc::clone(&self.way);
+        way.take(|| self.transact(jobs))
+    }
+
+    fn transact(&mut self, jobs: &mut [Box<dyn Write>]) -> Result<(), Broken> {
         let nothing = |fault| Broken { fault, effect: Effect::None };
         begin(&self.conn, self.config.busy_timeout).map_err(nothing)?;
         let done = self.fill(jobs);
