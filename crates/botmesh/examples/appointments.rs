@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use botmesh::FileDurability;
 use botmesh::prelude::*;
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_terminal::{Terminal, Transcript};
@@ -22,6 +23,9 @@ struct Args {
     /// Where appointments and unfinished conversations are kept
     #[arg(long, value_name = "DIR", default_value = "data")]
     data: PathBuf,
+    /// Keep the journals in this file instead of the database beside the appointments; for one process only
+    #[arg(long, value_name = "FILE")]
+    journals: Option<PathBuf>,
     /// Read messages from this file instead of the terminal: `chat<TAB>text`, one a line
     #[arg(long, value_name = "FILE", requires = "to")]
     from: Option<PathBuf>,
@@ -116,8 +120,16 @@ async fn cancel(c: Ctx) -> Result {
 
 async fn run(args: Args) -> Result {
     let store = SqliteStore::open(args.data.join("appointments.db")).await?;
+    let file = match &args.journals {
+        Some(path) => Some(FileDurability::open(path).await?),
+        None => None,
+    };
+    let durability = match &file {
+        Some(file) => Durability::new(file.clone()),
+        None => Durability::new(store.durability()),
+    };
     let bot = Bot::builder()
-        .durability(Durability::new(store.durability()).with_instance_id(args.instance.as_str()))
+        .durability(durability.with_instance_id(args.instance.as_str()))
         .store(store.clone())
         .when(["hi", "hello", "hola"], |c: Ctx| async move { c.reply(format!("Hello! {HELP}")).await })
         .when("book", |c: Ctx| async move { c.enter("booking") })
@@ -130,6 +142,9 @@ async fn run(args: Args) -> Result {
         _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
     };
     bot.build()?.run().await?;
+    if let Some(file) = file {
+        file.close().await?;
+    }
     Ok(store.close().await?)
 }
 
