@@ -121,6 +121,34 @@ fn a_pinned_reader_is_warned_about_once_and_the_log_shrinks_when_it_is_gone() {
     });
 }
 
+/// With the defaults, and as many commits as the case asks for.
+#[test]
+fn g02_after_twenty_thousand_commits_under_a_pinned_reader_the_log_is_below_64_mib_again() {
+    const COMMITS: usize = 20_000;
+    let limit = SqliteConfig::default().journal_size_limit;
+    assert_eq!(limit, 64 << 20);
+    collect_warnings();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bot.db");
+    let log = beside(&path, "-wal");
+    block_on(async {
+        let store = SqliteStore::open(&path).await.unwrap();
+        let kv = store.durability();
+        write(&*kv, "before", 1).await;
+        let reader = rusqlite::Connection::open(&path).unwrap();
+        reader.execute_batch("BEGIN").unwrap();
+        let rows = || reader.query_row("SELECT count(*) FROM durable", [], |row| row.get::<_, i64>(0));
+        assert_eq!(rows().unwrap(), 1);
+        write(&*kv, "pinned", COMMITS).await;
+        assert_eq!(rows().unwrap(), 1, "the reader keeps its snapshot");
+        assert!(length(&log) > limit, "the log has only {} bytes", length(&log));
+        until("the warning", || warnings(&path).len() == 1);
+        reader.execute_batch("COMMIT").unwrap();
+        until("the cut", || length(&log) < limit);
+        assert_eq!(warnings(&path).len(), 1);
+    });
+}
+
 #[test]
 fn a_busy_store_shrinks_the_log_too() {
     let folder = tempfile::tempdir().unwrap();
