@@ -5,7 +5,7 @@ mod recent;
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::error::{Cas, Effect, StoreError};
@@ -27,13 +27,16 @@ pub(crate) struct Intake {
     backlog: Arc<Semaphore>,
     /// Cancelled when everything unfinished is queued again: what is new comes after it.
     recovered: CancellationToken,
+    /// Held by the one message that runs alone.
+    suspects: Arc<Mutex<()>>,
     /// Without an inbox, redeliveries are recognised as long as they are remembered.
     recent: Recent,
 }
 
 impl Intake {
     pub(crate) fn new(world: Arc<World>, turns: Arc<Turns>, backlog: Arc<Semaphore>) -> Self {
-        Self { world, turns, backlog, recovered: CancellationToken::new(), recent: Recent::default() }
+        let (recovered, suspects, recent) = Default::default();
+        Self { world, turns, backlog, recovered, suspects, recent }
     }
 
     /// Lets new events in.
@@ -78,7 +81,37 @@ impl Intake {
         self.world.metrics.inbound_replayed.increment();
         let inbound = Arc::clone(&stored.record.inbound);
         let received = stored.record.received;
-        slot.fill(Work { inbound, received, record: Some(stored), replay: true, lapses: 0, _permit: permit });
+        let suspect = |open: &OpenJournal| stored.record.is_suspect(open.config.inbox.max_attempts);
+        let suspect = self.world.journal.as_ref().is_some_and(suspect);
+        let work = Work {
+            inbound,
+            received,
+            record: Some(stored),
+            replay: true,
+            lapses: 0,
+            _permit: permit,
+            alone: None,
+        };
+        if suspect { self.fill_alone(slot, work) } else { slot.fill(work) }
+    }
+
+    /// Lets a message begin after the other ones that may be what ends the process. If all of them ran at once, each death
+    /// would cost the innocent among them an attempt as well, until they are given up with the guilty one.
+    ///
+    /// One that stands still holds back the others for no longer than a lease.
+    fn fill_alone(&self, slot: Slot, work: Work) {
+        slot.stand_back();
+        let (world, suspects) = (Arc::clone(&self.world), Arc::clone(&self.suspects));
+        self.world.spawn_tracked("suspect", async move {
+            let Some(open) = &world.journal else { return };
+            let alone = tokio::select! {
+                biased;
+                () = world.stopping.cancelled() => return,
+                alone = suspects.lock_owned() => Some(alone),
+                () = world.seams.clock.sleep(open.config.inbox.lease) => None,
+            };
+            slot.fill(Work { alone, ..work });
+        });
     }
 
     async fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> Admitted {
@@ -89,7 +122,15 @@ impl Intake {
         } else {
             let slot = self.turns.reserve(inbound.conversation());
             let (inbound, received) = (Arc::new(inbound), self.world.now());
-            slot.fill(Work { inbound, received, record: None, replay: false, lapses: 0, _permit: permit });
+            slot.fill(Work {
+                inbound,
+                received,
+                record: None,
+                replay: false,
+                lapses: 0,
+                _permit: permit,
+                alone: None,
+            });
         }
         Admitted { record, duplicate }
     }
@@ -200,7 +241,7 @@ impl Parts {
         let Self { record, inbound, slot, permit, lapses } = self;
         let received = record.received;
         let record = version.map(|version| Stored { record, version });
-        slot.fill(Work { inbound, received, record, replay: false, lapses, _permit: permit });
+        slot.fill(Work { inbound, received, record, replay: false, lapses, _permit: permit, alone: None });
     }
 }
 

@@ -5,7 +5,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::core::coordinator::Coordinator;
 use crate::core::id::ConversationKey;
@@ -30,6 +30,8 @@ pub(crate) struct Work {
     pub(crate) lapses: u64,
     /// Its share of the backlog, given back when it is finished.
     pub(crate) _permit: OwnedSemaphorePermit,
+    /// Held by a message that may be what ends the process: one of them runs at a time.
+    pub(crate) alone: Option<OwnedMutexGuard<()>>,
 }
 
 pub(crate) struct Turns {

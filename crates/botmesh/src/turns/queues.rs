@@ -135,6 +135,15 @@ impl Slot {
         self.starts
     }
 
+    /// Takes no place to run until it is filled, which may take long.
+    pub(crate) fn stand_back(&self) {
+        if self.starts
+            && let Some(queue) = self.turns.queues.lock().conversations.get_mut(&self.key)
+        {
+            queue.permit = None;
+        }
+    }
+
     pub(crate) fn fill(mut self, work: Work) {
         self.settle(Place::Filled(Box::new(work)));
     }

@@ -85,6 +85,7 @@ impl Turns {
             // Before the next attempt, which asks the outbox what it need not send again.
             self.world.commit_sent(std::mem::take(&mut finished.sent)).await;
             *running = None;
+            finished.work.alone = None;
             let rested = async {
                 self.rest(&again).await;
                 Arc::clone(&self.running).acquire_owned().await.ok()

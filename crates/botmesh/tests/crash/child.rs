@@ -71,7 +71,7 @@ impl Place {
         command
     }
 
-    fn errors(&self) -> File {
+    pub(crate) fn errors(&self) -> File {
         let mut options = File::options();
         options
             .create(true)

@@ -5,6 +5,7 @@ mod desk;
 mod disk;
 mod inputs;
 mod kill;
+mod poison;
 mod script;
 mod session;
 mod shared;

@@ -1,10 +1,10 @@
 //! What went wrong for others who do this job. Each test names its case.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use botmesh::BotBuilder;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::id::ChatId;
 use botmesh::core::inbound::Inbound;
@@ -13,6 +13,7 @@ use botmesh::core::provider::Resolve;
 use botmesh::core::time::Clock;
 use botmesh::core::webhook;
 use botmesh::prelude::*;
+use botmesh::{BotBuilder, InboxConfig, TurnsConfig};
 use botmesh_testing::{SendFault, SendOutcome};
 use serde::Deserialize;
 
@@ -119,5 +120,126 @@ async fn a_posted_message_with_half_a_character_is_handled_once() {
     }
     assert_eq!(stage.channel.texts_to("ana"), ["hello \u{fffd}"]);
     assert_eq!(life.bot.metrics().inbound_duplicates, 1);
+    life.stop().await;
+}
+
+/// Case B01. Who is handled at the same time is not given up with the message that ends the process.
+#[tokio::test]
+async fn messages_beside_one_that_ends_the_process_are_answered_in_the_end() {
+    for max_attempts in 2..=6 {
+        let stage = Stage::new(Resolve::Never);
+        let poison = Arc::new(AtomicU32::new(0));
+        let inbox = InboxConfig { max_attempts, ..InboxConfig::default() };
+        let bot = || {
+            let (poison, clock) = (Arc::clone(&poison), stage.clock.clone());
+            let durability = Durability::default().with_instance_id("bot").with_inbox(inbox.clone());
+            stage.start_with(durability, |bot| {
+                bot.otherwise(move |c: Ctx| {
+                    let (poison, clock) = (Arc::clone(&poison), clock.clone());
+                    async move {
+                        if c.text() == "poison" {
+                            poison.fetch_add(1, Ordering::Relaxed);
+                            std::future::pending::<()>().await;
+                        }
+                        clock.sleep(Duration::from_secs(10)).await;
+                        c.reply(c.text()).await
+                    }
+                })
+            })
+        };
+        let mut delivered = 0;
+        for start in 1.. {
+            let life = bot();
+            for n in 0..3 {
+                delivered +=
+                    usize::from(life.deliver(Inbound::text("m", format!("{start}-{n}"), "hi")).await);
+                if (start, n) == (1, 0) {
+                    assert!(life.deliver(Inbound::text("m", "eve", "poison")).await);
+                }
+            }
+            let dies = || poison.load(Ordering::Relaxed) == start;
+            life.until("poison or its end", || dies() || life.bot.metrics().inbound_dead > 0).await;
+            if life.bot.metrics().inbound_dead > 0 {
+                life.until("all replies", || stage.channel.delivered().len() == delivered).await;
+                life.settled().await;
+                assert_eq!(life.bot.metrics().inbound_dead, 1);
+                life.stop().await;
+                break;
+            }
+            life.kill().await;
+        }
+        assert_eq!(poison.load(Ordering::Relaxed), max_attempts);
+    }
+}
+
+/// A bot that ends no message, and notes each that begins.
+fn stuck(runs: &Arc<Mutex<Vec<String>>>) -> impl FnOnce(BotBuilder) -> BotBuilder + use<> {
+    let runs = Arc::clone(runs);
+    move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            runs.lock().expect("no panic").push(c.chat().to_string());
+            std::future::pending::<()>()
+        })
+    }
+}
+
+/// Messages that were being handled when the process ended twice.
+async fn suspects(stage: &Stage, count: usize) {
+    for life in 0..2 {
+        let runs = Arc::default();
+        let bot = stage.start(stuck(&runs));
+        for n in (0..count).filter(|_| life == 0) {
+            assert!(bot.deliver(Inbound::text("m", format!("chat-{n}"), "hi")).await);
+        }
+        bot.until("all of them", || runs.lock().expect("no panic").len() == count).await;
+        bot.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_suspect_that_stands_still_holds_back_the_others_for_a_lease_at_most() {
+    let stage = Stage::new(Resolve::Never);
+    suspects(&stage, 4).await;
+    let runs: Arc<Mutex<Vec<String>>> = Arc::default();
+    let life = stage.start(stuck(&runs));
+    let count = || runs.lock().expect("no panic").len();
+    stage.clock.advance(Duration::from_secs(50)).await;
+    assert_eq!(count(), 1);
+    stage.clock.advance(Duration::from_secs(15)).await;
+    assert_eq!(count(), 4);
+    life.kill().await;
+}
+
+#[tokio::test]
+async fn suspects_hold_up_neither_others_nor_a_stop() {
+    let stage = Stage::new(Resolve::Never);
+    suspects(&stage, 4).await;
+    let runs: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&runs);
+    let limits =
+        TurnsConfig { max_concurrent: 2, stop_timeout: Duration::from_secs(1), ..TurnsConfig::default() };
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            seen.lock().expect("no panic").push(c.chat().to_string());
+            async move {
+                if c.text() == "hi" {
+                    std::future::pending::<()>().await;
+                }
+                c.reply(c.text()).await
+            }
+        })
+        .turns(limits)
+    });
+    assert_eq!(life.say("m1", "others", 1).await, ["others"]);
+    life.bot.stop();
+    life.until("the end", || life.ended.get().is_some()).await;
+    assert_eq!(
+        runs.lock().expect("no panic").len(),
+        2,
+        "a suspect began while another ran, or the bot stopped"
+    );
+    life.stop().await;
+    let life = stage.start(echo);
+    life.until("all replies", || stage.channel.delivered().len() == 5).await;
     life.stop().await;
 }

@@ -48,6 +48,9 @@ pub struct InboxRecord {
     pub state: InboxState,
     /// Attempts charged so far.
     pub attempts: u32,
+    /// How many of them ended with the process.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub crashes: u32,
     /// Who is to finish it; `None` for waiting and finished records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
@@ -79,6 +82,7 @@ impl InboxRecord {
             id: inbound.record_id(),
             state: InboxState::Queued,
             attempts: 0,
+            crashes: 0,
             owner: Some(owner),
             order,
             received: now,
@@ -127,7 +131,8 @@ impl InboxRecord {
                 Ok(Self { owner: None, error: Some(error), ..self.in_state(InboxState::Dead, now) })
             }
             InboxState::Queued | InboxState::Working | InboxState::Waiting => {
-                Ok(Self { owner: Some(owner.clone()), ..self.in_state(InboxState::Queued, now) })
+                let crashes = self.crashes.saturating_add((self.state == InboxState::Working).into());
+                Ok(Self { crashes, owner: Some(owner.clone()), ..self.in_state(InboxState::Queued, now) })
             }
             InboxState::Done | InboxState::Dead => Err(self.refused("be adopted")),
         }
@@ -176,6 +181,12 @@ impl InboxRecord {
         Ok(Self { attempts: self.attempts.saturating_sub(1), ..self.in_state(InboxState::Queued, now) })
     }
 
+    /// Whether the process may have ended because of it: it was being worked on when the process ended, twice or before
+    /// the last attempt.
+    pub fn is_suspect(&self, max_attempts: u32) -> bool {
+        self.crashes >= 2 || self.crashes == 1 && self.attempts + 1 >= max_attempts
+    }
+
     /// An operator wants it processed again, with a fresh budget of attempts.
     ///
     /// # Errors
@@ -184,8 +195,19 @@ impl InboxRecord {
         if matches!(self.state, InboxState::Queued | InboxState::Working) {
             return Err(self.refused("be replayed"));
         }
-        Ok(Self { attempts: 0, owner: None, due: Some(now), ..self.in_state(InboxState::Waiting, now) })
+        Ok(Self {
+            attempts: 0,
+            crashes: 0,
+            owner: None,
+            due: Some(now),
+            ..self.in_state(InboxState::Waiting, now)
+        })
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 impl Record for InboxRecord {

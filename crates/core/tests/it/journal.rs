@@ -198,3 +198,20 @@ fn the_stored_form_stays_readable() {
     more["added_later"] = json!(true);
     assert_eq!(serde_json::from_value::<OutboxRecord>(more).expect("a record"), outbox(OutboxState::Waiting));
 }
+
+#[test]
+fn a_message_that_was_being_handled_when_the_process_ended_is_suspect_at_the_second_time_or_the_last() {
+    let again = |record: &InboxRecord, max| record.adopt(&owner(2), max, NOW).expect("unfinished");
+    let once = again(&working(), MAX_ATTEMPTS);
+    assert_eq!((once.crashes, once.is_suspect(MAX_ATTEMPTS)), (1, false));
+    assert!(once.is_suspect(2), "only the last attempt is left");
+    // Not begun when the process ended again.
+    assert_eq!(again(&once, MAX_ATTEMPTS).crashes, 1);
+    let twice = again(&once.start(&owner(2), NOW).expect("queued"), MAX_ATTEMPTS);
+    assert_eq!((twice.attempts, twice.crashes, twice.is_suspect(MAX_ATTEMPTS)), (2, 2, true));
+    // What failed by itself did not end the process.
+    let failed = working().fail("no", LATER, MAX_ATTEMPTS, NOW).expect("working");
+    assert_eq!(again(&failed, MAX_ATTEMPTS).crashes, 0);
+    let dead = twice.start(&owner(2), NOW).and_then(|record| record.fail("no", LATER, 1, NOW)).expect("dead");
+    assert_eq!(dead.replay(NOW).expect("dead").crashes, 0, "an operator begins anew");
+}
