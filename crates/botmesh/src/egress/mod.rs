@@ -83,7 +83,7 @@ impl Egress {
         let source = scope.and_then(|scope| scope.record().cloned());
         let result = match (self.may_call(scope).await, &self.world.journal) {
             (Err(lost), _) => Err(lost),
-            (Ok(()), None) => self.send_directly(key, chat, content).await,
+            (Ok(()), None) => self.send_directly(scope, key, chat, content).await,
             (Ok(()), Some(open)) => {
                 let send = Send { key, chat: chat.clone(), content, fingerprint, source };
                 self.send_journaled(open, scope, send).await
@@ -113,13 +113,13 @@ impl Egress {
         content: Content,
     ) -> Result<(SendKey, Option<OutboxState>), SendError> {
         let Some(open) = &self.world.journal else {
-            let sent = self.send_directly(key, chat, content).await?;
+            let sent = self.send_directly(None, key, chat, content).await?;
             return Ok((sent.key, None));
         };
         let content = self.run_before_hooks(chat, content).await?;
         let mut send = Send { key, chat: chat.clone(), content, fingerprint: None, source: None };
         loop {
-            let (now, contents) = (self.world.now(), self.cut(&send.content)?);
+            let (now, contents) = (self.world.now(), self.cut(send.content.clone())?);
             let order = open.journal.next_order(now);
             let records = self.waiting_parts(open, &send, contents, order, now).await?;
             self.world.backlog.note(chat);
@@ -139,8 +139,8 @@ impl Egress {
         }
     }
 
-    fn cut(&self, content: &Content) -> Result<Vec<Content>, ChannelError> {
-        cut(content.clone(), self.world.provider.capabilities().text_limit)
+    fn cut(&self, content: Content) -> Result<Vec<Content>, ChannelError> {
+        cut(content, self.world.provider.capabilities().text_limit)
     }
 
     fn count_journaled(&self, outcomes: &[Cas<Version>]) {
@@ -175,20 +175,45 @@ impl Egress {
         }
     }
 
-    async fn send_directly(&self, key: SendKey, chat: &ChatId, content: Content) -> Result<Sent, SendError> {
+    async fn send_directly(
+        &self,
+        scope: Option<&TurnScope>,
+        key: SendKey,
+        chat: &ChatId,
+        content: Content,
+    ) -> Result<Sent, SendError> {
         let content = self.run_before_hooks(chat, content).await?;
+        let contents = self.cut(content)?;
         let lane = self.lanes.enter(chat).await;
-        let mut delivered = Vec::new();
-        for part in self.cut(&content)? {
-            let receipt = self.world.provider.send(SendRequest::new(chat, &part)).await?;
-            delivered.push((part, Sent { key: key.clone(), message: Some(receipt.message), deduped: false }));
-        }
+        let delivered = self.call_for_each(scope, &key, chat, contents).await?;
         drop(lane);
-        for (part, sent) in &delivered {
-            self.after_sent(chat, part, sent).await;
+        let sent = self.after_direct(chat, delivered).await;
+        Ok(sent.unwrap_or(Sent { key, message: None, deduped: false }))
+    }
+
+    /// Calls the channel without the outbox.
+    async fn call_for_each(
+        &self,
+        scope: Option<&TurnScope>,
+        key: &SendKey,
+        chat: &ChatId,
+        contents: Vec<Content>,
+    ) -> Result<Vec<(Content, Sent)>, SendError> {
+        let mut delivered = Vec::with_capacity(contents.len());
+        for content in contents {
+            self.may_call(scope).await?;
+            let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
+            let message = Some(receipt.message);
+            delivered.push((content, Sent { key: key.clone(), message, deduped: false }));
         }
-        let message = delivered.into_iter().next().and_then(|(_, sent)| sent.message);
-        Ok(Sent { key, message, deduped: false })
+        Ok(delivered)
+    }
+
+    async fn after_direct(&self, chat: &ChatId, delivered: Vec<(Content, Sent)>) -> Option<Sent> {
+        for (content, sent) in &delivered {
+            self.after_sent(chat, content, sent).await;
+        }
+        delivered.into_iter().next().map(|(_, sent)| sent)
     }
 
     async fn send_journaled(
@@ -202,10 +227,10 @@ impl Egress {
             match begun {
                 Begun::InFlight(stored) => return self.attempt_first(open, scope, stored, lane).await,
                 Begun::Waiting(key) => return Box::pin(self.finish(open, scope, key, lane)).await,
-                Begun::Bypassed(content, sent) => {
+                Begun::Bypassed(delivered) => {
                     drop(lane);
-                    Box::pin(self.after_sent(&send.chat, &content, &sent)).await;
-                    return Ok(sent);
+                    let sent = Box::pin(self.after_direct(&send.chat, delivered)).await;
+                    return Ok(sent.unwrap_or(Sent { key: send.key, message: None, deduped: false }));
                 }
                 Begun::Known(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
                 Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
@@ -258,18 +283,22 @@ impl Egress {
             }
         }
         let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
-        let mut contents = self.cut(&content)?;
+        let mut contents = self.cut(content)?;
         let lane = self.lanes.enter(&send.chat).await;
         let max = open.config.outbox.max_payload_bytes;
         if let Some(size) = contents.iter().find_map(|content| oversized(content, max)) {
-            let sent = self.bypass(scope, send, contents, size).await?;
-            return Ok((Begun::Bypassed(content, sent), lane));
+            self.world.metrics.outbox_bypassed.increment();
+            tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");
+            let delivered = self.call_for_each(scope, &send.key, &send.chat, contents).await?;
+            return Ok((Begun::Bypassed(delivered), lane));
         }
         let now = self.world.now();
         let order = open.journal.next_order(now);
         let records = match contents.pop() {
             Some(content) if contents.is_empty() && !self.world.backlog.may_hold(&send.chat) => {
-                let send = Send { content, ..send.clone() };
+                let Send { key, chat, fingerprint, source, .. } = send;
+                let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
+                let send = Send { key, chat, content, fingerprint: *fingerprint, source };
                 vec![OutboxRecord::in_flight(send, order, open.journal.owner(), now)]
             }
             last => {
@@ -279,25 +308,6 @@ impl Egress {
             }
         };
         self.journal(open, scope, records, lane).await
-    }
-
-    /// Sends what is too large for the outbox without it.
-    async fn bypass(
-        &self,
-        scope: Option<&TurnScope>,
-        Send { key, chat, .. }: &Send,
-        contents: Vec<Content>,
-        size: usize,
-    ) -> Result<Sent, SendError> {
-        self.world.metrics.outbox_bypassed.increment();
-        tracing::warn!(%key, size, "the content is too large for the outbox and is sent without it");
-        let mut message = None;
-        for content in &contents {
-            self.may_call(scope).await?;
-            let receipt = self.world.provider.send(SendRequest::new(chat, content)).await?;
-            message.get_or_insert(receipt.message);
-        }
-        Ok(Sent { key: key.clone(), message, deduped: false })
     }
 
     /// Journals the records of one send, unless its key is known.
@@ -363,7 +373,7 @@ enum Begun {
     /// In parts, or behind earlier sends of its chat.
     Waiting(SendKey),
     Known(Stored<OutboxRecord>),
-    Bypassed(Content, Sent),
+    Bypassed(Vec<(Content, Sent)>),
 }
 
 /// The first part comes last: where it is, all are.

@@ -188,9 +188,9 @@ async fn every_part_comes_exactly_once_whichever_write_fails() {
             }
             let crashed = life.journal.crashed();
             if crashed {
-                life.kill().await
+                life.kill().await;
             } else {
-                life.stop().await
+                life.stop().await;
             }
             let life = stage.start(long);
             let _ = life.deliver(Inbound::text("m1", "ana", "long")).await;
