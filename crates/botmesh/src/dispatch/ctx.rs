@@ -150,6 +150,17 @@ impl Ctx {
         self.inner.egress.send(Some(&self.inner.scope), None, self.chat(), content.into()).await
     }
 
+    /// Sends to the message's chat under a name of its own within the message: for replies whose order or number may
+    /// differ when the message runs again, as with sends that run at the same time. A second send of the same name is
+    /// answered from the outbox, even with other content.
+    ///
+    /// # Errors
+    /// As [`reply`](Self::reply).
+    pub async fn reply_named(&self, name: &str, content: impl Into<Content>) -> Result<Sent, SendError> {
+        let key = self.inner.scope.named_key(name);
+        self.inner.egress.send(Some(&self.inner.scope), key, self.chat(), content.into()).await
+    }
+
     /// Sends to another chat.
     ///
     /// # Errors

@@ -110,6 +110,12 @@ impl TurnScope {
         Some(SendKey::from(format!("{base}:{n}")))
     }
 
+    /// The key of the turn's send of this name. No name gives a key of [`next_key`](Self::next_key).
+    pub(crate) fn named_key(&self, name: &str) -> Option<SendKey> {
+        let base = self.key_base.as_ref()?;
+        Some(SendKey::from(format!("{base}:={name}")))
+    }
+
     /// How many keys were given out.
     pub(crate) fn sends(&self) -> u32 {
         self.sends.load(Ordering::Relaxed)

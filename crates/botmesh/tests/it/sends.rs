@@ -229,6 +229,34 @@ async fn a_replay_that_says_something_else_follows_the_policy() {
 }
 
 #[tokio::test]
+async fn named_replies_are_recognised_in_any_order_and_number() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| {
+        bot.otherwise(|c: Ctx| async move {
+            c.reply_named("weather", "sunny").await?;
+            c.reply_named("news", "none").await?;
+            std::future::pending::<Result>().await
+        })
+    });
+    life.say("m1", "hi", 2).await;
+    life.settled_but_for_turns().await;
+    life.kill().await;
+    let life = stage.start(|bot| {
+        bot.otherwise(|c: Ctx| async move {
+            c.reply("hello").await?;
+            c.reply_named("news", "still none").await?;
+            c.reply_named("0", "zero").await?;
+            c.reply_named("weather", "rainy").await
+        })
+    });
+    life.until("the replay", || stage.channel.texts_to("ana").len() == 4).await;
+    life.settled().await;
+    assert_eq!(stage.channel.texts_to("ana"), ["sunny", "none", "hello", "zero"]);
+    assert_eq!((life.bot.metrics().outbox_diverged, life.bot.metrics().outbox_deduped), (0, 2));
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn an_error_of_any_length_is_kept_short() {
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(echo);
