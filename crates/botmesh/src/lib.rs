@@ -18,8 +18,8 @@ pub use botmesh_core as core;
 pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Durability, Enqueued, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig,
-    TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Durability, Enqueued, InboxConfig, Journals, OnDiverged, OnHandlerError, OperateError,
+    OutboxConfig, TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,

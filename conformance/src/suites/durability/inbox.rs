@@ -170,7 +170,7 @@ async fn the_last_failure_is_the_dead_letter(context: &mut Context) -> CaseResul
         let again = life.try_one(Change::insert(&life.working(event("1")))).await?;
         ensure_eq!(again, Cas::Lost, "a redelivery of a dead letter");
     }
-    let revived = life.step(&stored, stored.record.replay(world.now())).await?;
+    let revived = life.step(&stored, stored.record.replay(None, world.now())).await?;
     ensure_eq!(revived.record.attempts, 0, "a fresh budget");
     ensure_eq!(life.journal.due(world.now(), None, 10).await?.inbox.records, [revived], "what is due");
     life.kill().await;
@@ -376,7 +376,7 @@ async fn a_newer_format_is_refused_by_name(context: &mut Context) -> CaseResult 
     let page = life.journal.inbox().list(InboxState::Working, None, 10).await?;
     ensure_eq!(page.records.len(), 1, "the readable records");
     ensure_eq!(page.unreadable.len(), 1, "the unreadable records");
-    ensure!(page.unreadable[0].0.contains("m/ana/new"), "the name is {:?}", page.unreadable[0].0);
+    ensure!(page.unreadable[0].key.contains("m/ana/new"), "the name is {:?}", page.unreadable[0].key);
     let error = life.journal.inbox().get(&RecordId::from("m/ana/new")).await;
     let kind = error.err().map(|error| error.kind());
     ensure_eq!(kind, Some(StoreErrorKind::Incompatible), "the error of a read");

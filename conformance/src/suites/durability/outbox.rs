@@ -124,7 +124,7 @@ async fn a_refused_send_is_dead(context: &mut Context) -> CaseResult {
     let listed = life.journal.outbox().list(OutboxState::Dead, None, 10).await?;
     ensure_eq!(listed.records, vec![dead.clone()], "the dead letters");
     ensure!(life.journal.due(now, None, 10).await?.outbox.records.is_empty(), "a dead letter is due");
-    let again = life.step(&dead, dead.record.retry(now)).await?;
+    let again = life.step(&dead, dead.record.retry(None, now)).await?;
     ensure_eq!((again.record.attempts, again.record.due), (0, Some(now)), "a fresh budget, due at once");
     ensure_eq!(life.journal.due(now, None, 10).await?.outbox.records, [again], "what is due");
     life.kill().await;
@@ -140,7 +140,7 @@ async fn a_sent_message_stays_sent(context: &mut Context) -> CaseResult {
     let found = life.outbox("k").await?;
     ensure_eq!(found.record.message, Some(MessageId::from("9007199254740993")), "the channel's id");
     ensure!(sent.record.start(&life.journal.owner(), now).is_err(), "it starts again");
-    ensure!(sent.record.retry(now).is_err(), "it is sent again");
+    ensure!(sent.record.retry(None, now).is_err(), "it is sent again");
     ensure!(sent.record.give_up_unknown(now).is_err(), "it becomes unknown");
     let failed = stored.record.fail(note(ErrorClass::Transient), Some(now), now);
     let failed = failed.map_err(|refused| Failure::new(refused.to_string()))?;

@@ -2,6 +2,7 @@
 
 mod builder;
 mod config;
+mod journals;
 mod lifecycle;
 mod sink;
 mod spawner;
@@ -14,11 +15,12 @@ use tokio::sync::{Notify, broadcast};
 use crate::core::content::Content;
 use crate::core::error::SendError;
 use crate::core::id::{ChatId, SendKey};
-use crate::core::journal::{Journal, OutboxState};
+use crate::core::journal::OutboxState;
 use crate::core::provider::Provider;
 use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
 use crate::core::store::Store;
+use crate::core::time::Timestamp;
 use crate::dispatch::Routes;
 use crate::egress::{Egress, SendHooks, Sent};
 use crate::events::{BotEvent, EventBus};
@@ -27,6 +29,7 @@ use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::world::World;
 pub use builder::BotBuilder;
 pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
+pub use journals::{Journals, OperateError};
 use lifecycle::Stop;
 pub use spawner::TokioSpawner;
 
@@ -83,8 +86,12 @@ struct Running {
 pub struct Enqueued {
     /// The send's key.
     pub key: SendKey,
-    /// Where the send of this key stood if it was known before; then nothing new was enqueued.
-    pub known: Option<OutboxState>,
+    /// Whether a send of this key was known before; then nothing new was enqueued.
+    pub known: bool,
+    /// Where the send of this key stands.
+    pub state: OutboxState,
+    /// When it was sent, if it was.
+    pub sent: Option<Timestamp>,
 }
 
 impl Bot {
@@ -114,9 +121,11 @@ impl Bot {
         self.shared.metrics.snapshot()
     }
 
-    /// The open journals: what is unfinished, dead or done. `None` without durability or before the bot runs.
-    pub fn journal(&self) -> Option<Journal> {
-        self.shared.running.get()?.world.journal.as_ref().map(|open| open.journal.clone())
+    /// The journals, to look at and to operate. `None` without durability or before the bot runs.
+    pub fn durability(&self) -> Option<Journals> {
+        let Running { world, wake, .. } = self.shared.running.get()?;
+        let journal = world.journal.as_ref()?.journal.clone();
+        Some(Journals::new(journal, Arc::clone(world), Arc::clone(wake)))
     }
 
     /// Asks the bot to stop; [`run`](Self::run) returns when it has. May be called from a handler.
@@ -150,7 +159,8 @@ impl Bot {
     }
 
     /// Leaves a send to the background and returns as soon as it is journaled. A second call with the same key enqueues
-    /// nothing.
+    /// nothing, for as long as the first is remembered: the retention, or until it is discarded. Without durability it is
+    /// sent at once.
     ///
     /// # Errors
     /// [`SendError::Journal`] if the outbox cannot be written.
@@ -161,9 +171,9 @@ impl Bot {
         content: impl Into<Content>,
     ) -> Result<Enqueued, SendError> {
         let running = self.running()?;
-        let (key, known) = running.egress.enqueue(key.into(), &chat.into(), content.into()).await?;
+        let enqueued = running.egress.enqueue(key.into(), &chat.into(), content.into()).await?;
         running.wake.notify_one();
-        Ok(Enqueued { key, known })
+        Ok(enqueued)
     }
 
     fn running(&self) -> Result<&Running, SendError> {

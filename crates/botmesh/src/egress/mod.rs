@@ -10,7 +10,7 @@ mod unfinished;
 
 use std::sync::Arc;
 
-use crate::bot::OnDiverged;
+use crate::bot::{Enqueued, OnDiverged};
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
 use crate::core::error::{Cas, ChannelError, Effect, SendError};
@@ -105,16 +105,17 @@ impl Egress {
         Ok(self.world.check_lease(Leased::Sends)?)
     }
 
-    /// Journals a send for the background. Returns its key, and where the send of this key stood if it was known before.
+    /// Journals a send for the background.
     pub(crate) async fn enqueue(
         &self,
         key: SendKey,
         chat: &ChatId,
         content: Content,
-    ) -> Result<(SendKey, Option<OutboxState>), SendError> {
+    ) -> Result<Enqueued, SendError> {
         let Some(open) = &self.world.journal else {
             let sent = self.send_directly(None, key, chat, content).await?;
-            return Ok((sent.key, None));
+            let (state, sent_at) = (OutboxState::Sent, Some(self.world.now()));
+            return Ok(Enqueued { key: sent.key, known: false, state, sent: sent_at });
         };
         let content = self.run_before_hooks(chat, content).await?;
         let mut send = Send { key, chat: chat.clone(), content, fingerprint: None, source: None };
@@ -127,14 +128,18 @@ impl Egress {
             self.world.backlog.note(chat);
             if let Some(Cas::Applied(_)) = outcomes.last() {
                 self.count_journaled(&outcomes);
-                return Ok((send.key, None));
+                let state = OutboxState::Waiting;
+                return Ok(Enqueued { key: send.key, known: false, state, sent: None });
             }
             match open.journal.outbox().get(&send.key).await? {
                 Some(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
-                stored => {
+                Some(Stored { record: OutboxRecord { state, changed, .. }, .. }) => {
                     self.world.metrics.outbox_deduped.increment();
-                    return Ok((send.key, stored.map(|stored| stored.record.state)));
+                    let sent = (state == OutboxState::Sent).then_some(changed);
+                    return Ok(Enqueued { key: send.key, known: true, state, sent });
                 }
+                // It was removed meanwhile.
+                None => {}
             }
         }
     }

@@ -11,7 +11,9 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
-use crate::core::journal::{Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Sessions, Stored};
+use crate::core::journal::{
+    Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Sessions, Stored, Unreadable,
+};
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
@@ -255,8 +257,8 @@ impl Sweeper {
         Ok(())
     }
 
-    fn tell_unreadable(&self, unreadable: &[(String, String)]) {
-        for (key, reason) in unreadable {
+    fn tell_unreadable(&self, unreadable: &[Unreadable]) {
+        for Unreadable { key, reason } in unreadable {
             tracing::error!(%key, %reason, "a record cannot be read and is left as it is");
         }
     }

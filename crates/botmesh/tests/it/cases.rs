@@ -70,7 +70,7 @@ async fn a_send_has_one_token_across_attempts_and_restarts() {
     assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
     life.until("three calls", || stage.channel.sent().len() == 3).await;
     life.settled().await;
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let sent = journal.outbox().list(OutboxState::Sent, None, 10).await.expect("a listing").records;
     assert_eq!(sent.len(), 1);
     assert_eq!(stage.channel.texts_to("ana"), ["hi"]);

@@ -152,7 +152,7 @@ async fn a_reference_as_large_as_media_is_not_journaled() {
         let id = inbound.record_id();
         assert!(life.deliver(inbound).await);
         life.settled().await;
-        let journal = life.bot.journal().expect("a durable bot");
+        let journal = life.bot.durability().expect("a durable bot");
         let record = journal.inbox().get(&id).await.expect("a reading").expect("the message").record;
         assert_eq!(record.media != Some(JournaledMedia::NotDurable), kept, "{length}");
     }

@@ -135,7 +135,7 @@ fn impatient(enough: &Arc<Notify>) -> impl FnOnce(BotBuilder) -> BotBuilder + us
 }
 
 async fn count(life: &Life, state: OutboxState) -> usize {
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     journal.outbox().list(state, None, 100).await.expect("a listing").records.len()
 }
 
@@ -204,7 +204,7 @@ async fn a_reply_that_is_given_up_keeps_the_record_of_the_reply_before_it() {
             }
         })
     });
-    life.until("a running bot", || life.bot.journal().is_some()).await;
+    life.until("a running bot", || life.bot.durability().is_some()).await;
     // The commits: taken over, "one" begins, "one" is sent and "two" begins.
     life.journal.fail_commit(life.journal.commits() + 3, Fault::Hang);
     assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
@@ -213,7 +213,7 @@ async fn a_reply_that_is_given_up_keeps_the_record_of_the_reply_before_it() {
     life.until("both", || stage.channel.texts_to("ana") == ["one", "two"]).await;
     life.settled().await;
     assert_eq!(count(&life, OutboxState::Sent).await, 2);
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let done = journal.inbox().list(InboxState::Done, None, 10).await.expect("a listing");
     assert_eq!(done.records.len(), 1);
     life.stop().await;

@@ -28,7 +28,7 @@ fn start(stage: &Stage, policy: OnAmbiguous) -> Life {
 }
 
 async fn state(life: &Life) -> OutboxState {
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let stored = journal.outbox().get(&"m/ana/m1:0".into()).await.expect("a read");
     stored.expect("the reply").record.state
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::{Change, InboxState};
+use botmesh::core::journal::InboxState;
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError};
+use botmesh::{BotBuilder, OnAmbiguous};
 use botmesh_testing::Fault;
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -293,7 +293,7 @@ async fn a_message_that_kills_the_process_is_given_up_after_its_attempts() {
     assert_eq!(runs.load(Ordering::Relaxed), 5);
     let life = stage.start(desk);
     life.say("last", "go", 2).await;
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let dead = journal.inbox().list(InboxState::Dead, None, 10).await.expect("a listing");
     assert_eq!(dead.records.len(), 1);
     // A redelivery does not bring it back.
@@ -347,49 +347,13 @@ async fn a_failing_acknowledgement_does_not_run_the_handler_again() {
     stage.clock.advance(Duration::from_secs(120)).await;
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     assert_eq!((stage.channel.sent().len(), life.bot.metrics().inbound_replayed), (2, 0));
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let done = journal.inbox().list(InboxState::Done, None, 10).await.expect("a listing");
     assert_eq!(done.records.len(), 2);
     life.stop().await;
 }
 
 /// Case C11.
-#[tokio::test]
-async fn a_dead_message_that_an_operator_replays_has_all_its_attempts_again() {
-    let stage = Stage::new(Resolve::Never);
-    let runs = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&runs);
-    let inbox = InboxConfig { on_handler_error: OnHandlerError::Retry, ..InboxConfig::default() };
-    let life = stage.start_with(Durability::default().with_instance_id("bot").with_inbox(inbox), |bot| {
-        bot.otherwise(move |c: Ctx| {
-            let run = counted.fetch_add(1, Ordering::Relaxed) + 1;
-            async move {
-                if run < 10 {
-                    return Err("not yet".into());
-                }
-                c.reply("at last").await?;
-                Result::<()>::Ok(())
-            }
-        })
-    });
-    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
-    life.until("its death", || life.bot.metrics().inbound_dead == 1).await;
-    for _ in 0..3 {
-        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
-    }
-    life.settled().await;
-    assert_eq!((runs.load(Ordering::Relaxed), life.bot.metrics().inbound_duplicates), (5, 3));
-    let journal = life.bot.journal().expect("a durable bot");
-    let page = journal.inbox().list(InboxState::Dead, None, 10).await.expect("a listing");
-    let dead = &page.records[0];
-    let again = dead.record.replay(journal.now().await.expect("the time")).expect("a dead record");
-    let written = journal.commit_one(Change::update(dead.version, &again)).await.expect("a commit");
-    assert!(written.applied().is_some());
-    life.until("the reply", || stage.channel.texts_to("ana") == ["at last"]).await;
-    assert_eq!(runs.load(Ordering::Relaxed), 10);
-    life.stop().await;
-}
-
 #[tokio::test]
 async fn without_an_inbox_a_message_is_refused_or_handled_as_configured() {
     for fail_open in [false, true] {
@@ -423,7 +387,7 @@ async fn a_handler_finds_its_message_in_the_inbox() {
     let looks = Arc::clone(&bot);
     let life = stage.start(move |builder| {
         builder.otherwise(move |c: Ctx| {
-            let journal = looks.get().and_then(Bot::journal).expect("a durable bot");
+            let journal = looks.get().and_then(Bot::durability).expect("a durable bot");
             async move {
                 let record = c.record().expect("a record").clone();
                 let stored = journal.inbox().get(&record).await?.ok_or("it is not there")?.record;

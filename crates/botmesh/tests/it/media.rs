@@ -58,13 +58,11 @@ fn downloads(stage: &Stage) -> Vec<bool> {
     stage.channel.downloads().into_iter().map(|Download { live, .. }| live).collect()
 }
 
-async fn record(life: &Life) -> (InboxRecord, Change) {
-    let journal = life.bot.journal().expect("a durable bot");
+async fn record(life: &Life) -> InboxRecord {
+    let journal = life.bot.durability().expect("a durable bot");
     let id = Inbound::text("m1", "ana", "").record_id();
     let stored = journal.inbox().get(&id).await.expect("a reading").expect("the message");
-    let again = stored.record.replay(journal.now().await.expect("the time"));
-    let again = again.unwrap_or_else(|_| stored.record.clone());
-    (stored.record, Change::update(stored.version, &again))
+    stored.record
 }
 
 /// A life in which the picture's handler stood still, and died with the process.
@@ -81,7 +79,7 @@ async fn replay(stage: &Stage) -> String {
     let life = stage.start(shows);
     life.until("the second run", || stage.channel.texts_to("ana").len() == 1).await;
     life.settled().await;
-    let (record, _) = record(&life).await;
+    let record = record(&life).await;
     assert_eq!(record.state, InboxState::Done);
     life.stop().await;
     stage.channel.texts_to("ana").remove(0)
@@ -140,8 +138,8 @@ async fn a_retry_in_the_background_finds_the_media() {
     die_with(&stage, photo(&stage)).await;
     let life = stage.start_with(Durability::default().with_instance_id("other"), shows);
     life.settled().await;
-    let (working, _) = record(&life).await;
-    let journal = life.bot.journal().expect("a durable bot");
+    let working = record(&life).await;
+    let journal = stage.journal().await;
     let now = journal.now().await.expect("the time");
     let waiting = working.fail("the store was away", now + Duration::from_secs(5), 5, now).expect("working");
     let stored = journal.inbox().get(&working.id).await.expect("a reading").expect("the message");
@@ -165,9 +163,8 @@ async fn a_message_that_an_operator_replays_finds_the_media() {
     assert!(life.deliver(photo(&stage)).await);
     life.until("the reply", || stage.channel.texts_to("ana") == ["1 the bytes"]).await;
     life.settled().await;
-    let (_, replay) = record(&life).await;
-    let journal = life.bot.journal().expect("a durable bot");
-    assert!(journal.commit_one(replay).await.expect("a commit").applied().is_some());
+    let replayed = life.journals().replay_inbound(record(&life).await.id).await.expect("a replay");
+    assert!(replayed.applied().is_some());
     life.until("the second reply", || stage.channel.texts_to("ana").len() == 2).await;
     assert_eq!(stage.channel.texts_to("ana")[1], "2 the bytes");
     assert_eq!(downloads(&stage), [true, false]);
@@ -276,8 +273,8 @@ async fn a_stored_reference_that_is_unknown_or_tampered_with_costs_the_media_and
         die_with(&stage, photo(&stage)).await;
         let life = stage.start_with(Durability::default().with_instance_id("tamperer"), shows);
         life.settled().await;
-        let journal = life.bot.journal().expect("a durable bot");
-        let (mut tampered, _) = record(&life).await;
+        let journal = stage.journal().await;
+        let mut tampered = record(&life).await;
         tampered.media = Some(JournaledMedia::from(stored.clone()));
         let version = journal.inbox().get(&tampered.id).await.expect("a reading").expect("it").version;
         let change = Change::update(version, &tampered);
@@ -286,7 +283,7 @@ async fn a_stored_reference_that_is_unknown_or_tampered_with_costs_the_media_and
         assert_eq!(replay(&stage).await, "RehydrateFailed", "{stored}");
         let life = stage.start(shows);
         life.settled().await;
-        let (kept, _) = record(&life).await;
+        let kept = record(&life).await;
         assert_eq!(kept.media.map(Value::from), Some(stored), "it is not kept as it was");
         life.stop().await;
     }
@@ -359,7 +356,7 @@ async fn without_references_the_tokens_are_journaled_as_they_are() {
     assert!(life.deliver(photo(&stage)).await);
     life.until("the first run", || stage.channel.texts_to("log") == ["the bytes"]).await;
     life.settled_but_for_turns().await;
-    let (stored, _) = record(&life).await;
+    let stored = record(&life).await;
     assert_eq!(stored.media, None);
     assert!(json!(stored).to_string().contains(MEDIA_SECRET));
     life.kill().await;

@@ -98,7 +98,7 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_uncharged() {
     life.bot.stop();
     stage.clock.advance(Duration::from_secs(1)).await;
     gate.add_permits(1);
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     life.stop().await;
     assert_eq!(stage.channel.texts_to("ana"), ["slow"]);
     let queued = journal.inbox().list(InboxState::Queued, None, 10).await.expect("a listing").records;
@@ -115,7 +115,7 @@ async fn a_handler_that_outlasts_the_stop_is_released_and_runs_again() {
     let gate = Arc::new(Semaphore::new(0));
     let life = stage.start(slow(&gate));
     assert!(life.deliver(Inbound::text("m1", "ana", "slow")).await);
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     life.stop().await;
     let queued = journal.inbox().list(InboxState::Queued, None, 10).await.expect("a listing").records;
     assert_eq!(queued.iter().map(|stored| stored.record.attempts).collect::<Vec<_>>(), [0]);
@@ -223,7 +223,7 @@ async fn a_stop_does_not_wait_for_a_message_that_is_to_be_tried_later() {
     life.bot.stop();
     stage.clock.advance(Duration::from_millis(10)).await;
     assert!(life.ended.get().is_some(), "it waits");
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     life.stop().await;
     let queued = journal.inbox().list(InboxState::Queued, None, 10).await.expect("a listing").records;
     assert_eq!(queued.iter().map(|stored| stored.record.attempts).collect::<Vec<_>>(), [1, 0]);

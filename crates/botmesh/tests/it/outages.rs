@@ -143,7 +143,7 @@ async fn survives(resolve: Resolve, fails: bool, paced: bool, nth: u64, carried_
     let outbox = OutboxConfig { inline_max: OUTAGE * 2, ..OutboxConfig::default() };
     let durability = Durability::default().with_instance_id("bot").with_outbox(outbox);
     let mut life = stage.start_with(durability, desk);
-    life.until("a running bot", || life.bot.journal().is_some()).await;
+    life.until("a running bot", || life.bot.durability().is_some()).await;
     kv.break_at(nth, carried_out);
     for _ in 0..if fails { 3 } else { 0 } {
         stage.channel.fail_next(ChannelError::new(ErrorClass::Transient, Phase::Answered, "busy"));
@@ -169,7 +169,7 @@ async fn survives(resolve: Resolve, fails: bool, paced: bool, nth: u64, carried_
     );
     assert_eq!(stage.channel.texts_to("ana"), REPLIES, "{case}");
     assert!(!life.event_names().contains(&"durability:ambiguous"), "{case}");
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let flying = journal.outbox().list(OutboxState::InFlight, None, 9).await.expect("a listing");
     assert_eq!(flying.records, [], "{case}");
     let done = journal.inbox().list(InboxState::Done, None, 99).await.expect("a listing");

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::{Change, OutboxState};
+use botmesh::core::journal::OutboxState;
 use botmesh::core::provider::Resolve;
+use botmesh::core::time::Clock;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, OnAmbiguous, OnDiverged, OutboxConfig};
 use botmesh_testing::SendFault;
@@ -23,7 +24,7 @@ fn failure(class: ErrorClass) -> ChannelError {
 }
 
 async fn in_outbox(life: &Life, state: OutboxState) -> Vec<botmesh::core::journal::OutboxRecord> {
-    let journal = life.bot.journal().expect("a durable bot");
+    let journal = life.bot.durability().expect("a durable bot");
     let page = journal.outbox().list(state, None, 100).await.expect("a listing");
     page.records.into_iter().map(|stored| stored.record).collect()
 }
@@ -169,11 +170,12 @@ async fn enqueue_tells_where_a_known_key_stands() {
     let life = stage.start(echo);
     life.say("m0", "hi", 1).await;
     let first = life.bot.enqueue("reminder:1", "bob", "tomorrow at 9").await.expect("a journaled send");
-    assert_eq!(first.known, None);
+    assert_eq!((first.known, first.state, first.sent), (false, OutboxState::Waiting, None));
     life.until("the reminder", || stage.channel.texts_to("bob").len() == 1).await;
     life.settled().await;
     let second = life.bot.enqueue("reminder:1", "bob", "tomorrow at 9").await.expect("an answer");
-    assert_eq!(second.known, Some(OutboxState::Sent));
+    assert_eq!((second.known, second.state), (true, OutboxState::Sent));
+    assert!(second.sent.is_some_and(|sent| sent <= stage.clock.now()));
     assert_eq!(stage.channel.texts_to("bob"), ["tomorrow at 9"]);
     life.stop().await;
 }
@@ -351,34 +353,11 @@ async fn a_key_means_a_new_message_after_its_retention() {
     life.say("m0", "hi", 1).await;
     for n in 1..=2 {
         let enqueued = life.bot.enqueue("daily", "bob", "good morning").await.expect("a journaled send");
-        assert_eq!(enqueued.known, None);
+        assert!(!enqueued.known);
         life.until("the send", || stage.channel.texts_to("bob").len() == n).await;
         stage.clock.advance(Duration::from_secs(100)).await;
     }
     assert_eq!(life.bot.metrics().outbox_deduped, 0);
-    life.stop().await;
-}
-
-#[tokio::test]
-async fn a_dead_send_that_an_operator_retries_has_all_its_attempts_again() {
-    let stage = Stage::new(Resolve::Never);
-    let life = stage.start(echo);
-    stage.channel.fault_when(|_| Some(SendFault::Fail(failure(ErrorClass::Transient))));
-    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
-    life.until("six calls", || stage.channel.sent().len() == 6).await;
-    stage.clock.advance(Duration::from_secs(120)).await;
-    stage.channel.heal();
-    for _ in 0..5 {
-        stage.channel.fail_next(failure(ErrorClass::Transient));
-    }
-    let journal = life.bot.journal().expect("a durable bot");
-    let page = journal.outbox().list(OutboxState::Dead, None, 10).await.expect("a listing");
-    let dead = &page.records[0];
-    let again = dead.record.retry(journal.now().await.expect("the time")).expect("a dead send");
-    let written = journal.commit_one(Change::update(dead.version, &again)).await.expect("a commit");
-    assert!(written.applied().is_some());
-    life.until("the reply", || stage.channel.texts_to("ana") == ["hi"]).await;
-    assert_eq!(stage.channel.sent().len(), 12);
     life.stop().await;
 }
 

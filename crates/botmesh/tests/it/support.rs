@@ -5,11 +5,13 @@ use std::time::Duration;
 use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::{Journal, KvDurability};
 use botmesh::core::kv::DurableKv;
 use botmesh::core::memory::{MemoryKv, MemoryStore};
 use botmesh::core::provider::{Provider, Resolve};
+use botmesh::core::scope::Scope;
 use botmesh::core::spawn::{Seams, Spawner};
-use botmesh::{Bot, BotBuilder, BotEvent, Durability};
+use botmesh::{Bot, BotBuilder, BotEvent, Durability, Journals};
 use botmesh_testing::{LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
 use tokio::sync::broadcast;
 
@@ -94,15 +96,26 @@ impl Stage {
         self.run(LossyKv::new(Arc::clone(&self.kv)), build(Bot::builder()))
     }
 
+    /// The bot's journals, for what no bot would do.
+    pub(crate) async fn journal(&self) -> Journal {
+        let (seams, lease) = (self.seams(&TestSpawner::new()), Duration::from_secs(3600));
+        let journals = KvDurability::new(Arc::clone(&self.kv));
+        journals.open(&Scope::default(), "the test".into(), lease, seams).await.expect("open journals")
+    }
+
+    fn seams(&self, spawner: &TestSpawner) -> Seams {
+        Seams {
+            clock: Arc::new(self.clock.clone()),
+            entropy: Arc::new(SeededEntropy::new(self.seed.fetch_add(1, Ordering::Relaxed))),
+            spawner: Arc::new(spawner.clone()),
+        }
+    }
+
     fn run(&self, journal: LossyKv, builder: BotBuilder) -> Life {
         // Starting takes its time.
         self.clock.jump(Duration::from_millis(10));
         let spawner = TestSpawner::new();
-        let seams = Seams {
-            clock: Arc::new(self.clock.clone()),
-            entropy: Arc::new(SeededEntropy::new(self.seed.fetch_add(1, Ordering::Relaxed))),
-            spawner: Arc::new(spawner.clone()),
-        };
+        let seams = self.seams(&spawner);
         let channel = self.channel.clone();
         let store = MortalStore::new(Arc::new(self.store.clone()), journal.clone());
         let provider = self.provider.clone().unwrap_or_else(|| Arc::new(channel.clone()));
@@ -118,6 +131,11 @@ impl Stage {
 }
 
 impl Life {
+    /// The journals of a bot that runs.
+    pub(crate) fn journals(&self) -> Journals {
+        self.bot.durability().expect("a durable bot that runs")
+    }
+
     /// Moves virtual time on until `condition` holds.
     pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         for _ in 0..PATIENCE {
@@ -153,7 +171,7 @@ impl Life {
 
     /// Waits until sends from outside of messages are possible.
     pub(crate) async fn started(&self) {
-        self.until("the start", || self.bot.journal().is_some()).await;
+        self.until("the start", || self.bot.durability().is_some()).await;
     }
 
     /// Waits until everything delivered is settled: no task but those of the idle bot is left. Or the bot died.

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{FORMAT, Owner, Record, Refused, truncated};
+use super::record::{FORMAT, MAX_ERROR, Owner, Record, Refused, truncated};
+use super::revival::{Revival, revived};
 use crate::id::RecordId;
 use crate::inbound::Inbound;
 use crate::kv::Index;
@@ -70,6 +71,9 @@ pub struct InboxRecord {
     /// where the token is journaled as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<JournaledMedia>,
+    /// How often an operator wanted it processed again; the last ten times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revivals: Vec<Revival<InboxState>>,
     /// The event.
     pub inbound: Arc<Inbound>,
 }
@@ -90,6 +94,7 @@ impl InboxRecord {
             due: None,
             error: None,
             media: None,
+            revivals: Vec::new(),
             inbound,
         }
     }
@@ -163,7 +168,7 @@ impl InboxRecord {
         if self.state != InboxState::Working {
             return Err(self.refused("fail"));
         }
-        let error = Some(truncated(error));
+        let error = Some(truncated(error, MAX_ERROR));
         if self.attempts >= max_attempts {
             return Ok(Self { owner: None, error, ..self.in_state(InboxState::Dead, now) });
         }
@@ -187,21 +192,37 @@ impl InboxRecord {
         self.crashes >= 2 || self.crashes == 1 && self.attempts + 1 >= max_attempts
     }
 
-    /// An operator wants it processed again, with a fresh budget of attempts.
+    /// An operator, `by` name if it is known, wants it processed again, with a fresh budget of attempts.
     ///
     /// # Errors
     /// It is still being processed.
-    pub fn replay(&self, now: Timestamp) -> Result<Self, Refused> {
-        if matches!(self.state, InboxState::Queued | InboxState::Working) {
+    pub fn replay(&self, by: Option<&str>, now: Timestamp) -> Result<Self, Refused> {
+        if self.is_in_process() {
             return Err(self.refused("be replayed"));
         }
+        let series = (self.state, self.attempts, self.error.as_deref());
+        let revivals = revived(&self.revivals, series, by, now);
+        let due = Some(now);
         Ok(Self {
             attempts: 0,
             crashes: 0,
             owner: None,
-            due: Some(now),
+            due,
+            revivals,
             ..self.in_state(InboxState::Waiting, now)
         })
+    }
+
+    /// Whether an operator may have it removed.
+    ///
+    /// # Errors
+    /// It is still being processed.
+    pub fn discard(&self) -> Result<(), Refused> {
+        if self.is_in_process() { Err(self.refused("be discarded")) } else { Ok(()) }
+    }
+
+    fn is_in_process(&self) -> bool {
+        matches!(self.state, InboxState::Queued | InboxState::Working)
     }
 }
 

@@ -11,6 +11,7 @@ mod inbox;
 mod lease;
 mod outbox;
 mod record;
+mod revival;
 mod session;
 
 use std::sync::Arc;
@@ -25,7 +26,8 @@ pub use committer::Change;
 pub use inbox::{InboxRecord, InboxState};
 pub use lease::{Lease, Leased, Leases};
 pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Part, Send};
-pub use record::{Owner, Page, Record, Refused, Stored};
+pub use record::{Owner, Page, Record, Refused, Stored, Unreadable};
+pub use revival::Revival;
 pub use session::{Beat, Sessions};
 
 use crate::error::{Cas, StoreError};
@@ -119,6 +121,9 @@ pub struct Due {
     /// Sends.
     pub outbox: Page<OutboxRecord>,
 }
+
+/// The most records of one page.
+const MAX_PAGE: usize = 1000;
 
 /// The inbox: what arrived.
 pub type Inbox<'a> = Records<'a, InboxRecord>;
@@ -284,7 +289,7 @@ pub struct Records<'a, R> {
     record: std::marker::PhantomData<R>,
 }
 
-impl<R: Record> Records<'_, R> {
+impl<'a, R: Record> Records<'a, R> {
     async fn read(&self, id: &str) -> Result<Option<Stored<R>>, StoreError> {
         let kv = self.journal.inner.committer.kv();
         let entry = kv.get(&[record::key::<R>(id)]).await?.into_iter().next().flatten();
@@ -292,11 +297,14 @@ impl<R: Record> Records<'_, R> {
     }
 
     async fn page(&self, range: Range, after: Option<&Cursor>, limit: usize) -> Result<Page<R>, StoreError> {
+        let limit = limit.min(MAX_PAGE);
         let entries = self.journal.inner.committer.kv().scan(range, after, limit).await?;
         Ok(Page::from_entries(range, &entries, limit))
     }
 
-    /// Records in a state, in a stable order: unfinished ones by arrival, the others by when they reached the state.
+    /// A page of the records in a state: at most `limit`, and at most 1,000. In a stable order: messages that are being
+    /// processed by arrival, sends in flight or waiting by chat, the others by when they reached the state. Records that this
+    /// version cannot read are told apart and hide none of the others.
     ///
     /// # Errors
     /// The backend's failure.
@@ -307,6 +315,11 @@ impl<R: Record> Records<'_, R> {
         limit: usize,
     ) -> Result<Page<R>, StoreError> {
         self.list_until(state, i64::MAX, after, limit).await
+    }
+
+    /// All records in a state, page by page, as [`list`](Self::list) orders them.
+    pub fn pages(self, state: R::State) -> Pages<'a, R> {
+        Pages { records: self, state, next: Some(None) }
     }
 
     /// Records that reached a state at `until` or before, as [`list`](Self::list) orders them.
@@ -335,6 +348,32 @@ impl<R: Record> Records<'_, R> {
         }
         let outcomes = self.journal.commit(changes).await?;
         Ok(outcomes.into_iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count())
+    }
+}
+
+/// Goes through all records in a state; see [`Records::pages`]. A record that changes its state meanwhile may be missed.
+#[derive(Debug)]
+pub struct Pages<'a, R: Record> {
+    records: Records<'a, R>,
+    state: R::State,
+    /// Where the next page begins: `Some(None)` for the first one, `None` after the last one.
+    next: Option<Option<Cursor>>,
+}
+
+impl<R: Record> Pages<'_, R> {
+    /// The next page of up to 200 records; `None` after the last one.
+    ///
+    /// # Errors
+    /// The backend's failure. The next call tries the same page again.
+    ///
+    /// # Cancel safety
+    /// A dropped call is as if it had not been made.
+    pub async fn next(&mut self) -> Result<Option<Page<R>>, StoreError> {
+        const PAGE: usize = 200;
+        let Some(after) = &self.next else { return Ok(None) };
+        let page = self.records.list(self.state, after.as_ref(), PAGE).await?;
+        self.next = page.next.clone().map(Some);
+        Ok(Some(page))
     }
 }
 

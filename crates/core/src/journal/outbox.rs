@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{FORMAT, Owner, Record, Refused, truncated};
+use super::record::{FORMAT, MAX_ERROR, Owner, Record, Refused, truncated};
+use super::revival::{Revival, revived};
 use crate::content::Content;
 use crate::error::{ChannelError, ErrorClass, Phase};
 use crate::hash::stable_hash;
@@ -59,7 +60,7 @@ impl From<&ChannelError> for ErrorNote {
             class: error.class,
             phase: error.phase,
             code: error.code.clone(),
-            detail: truncated(&error.detail),
+            detail: truncated(&error.detail, MAX_ERROR),
         }
     }
 }
@@ -136,6 +137,9 @@ pub struct OutboxRecord {
     /// Which part of a longer text it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
+    /// How often an operator wanted it sent again; the last ten times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revivals: Vec<Revival<OutboxState>>,
     /// To which chat.
     pub chat: ChatId,
     /// What.
@@ -172,6 +176,7 @@ impl OutboxRecord {
             source: send.source,
             behind: None,
             part: None,
+            revivals: Vec::new(),
             chat: send.chat,
             content: Arc::new(send.content),
         }
@@ -337,15 +342,25 @@ impl OutboxRecord {
         Ok(Self { due, behind, content, part: Some(part), ..self.in_state(self.state, now) })
     }
 
-    /// An operator wants it sent again, with a fresh budget of attempts.
+    /// An operator, `by` name if it is known, wants it sent again, with a fresh budget of attempts.
     ///
     /// # Errors
     /// It is in flight or already sent.
-    pub fn retry(&self, now: Timestamp) -> Result<Self, Refused> {
+    pub fn retry(&self, by: Option<&str>, now: Timestamp) -> Result<Self, Refused> {
         if matches!(self.state, OutboxState::InFlight | OutboxState::Sent) {
             return Err(self.refused("be retried"));
         }
-        Ok(Self { attempts: 0, due: Some(now), ..self.in_state(OutboxState::Waiting, now) })
+        let error = self.error.as_ref().map(|error| error.detail.as_str());
+        let revivals = revived(&self.revivals, (self.state, self.attempts, error), by, now);
+        Ok(Self { attempts: 0, due: Some(now), revivals, ..self.in_state(OutboxState::Waiting, now) })
+    }
+
+    /// Whether an operator may have it removed.
+    ///
+    /// # Errors
+    /// It is in flight.
+    pub fn discard(&self) -> Result<(), Refused> {
+        if self.state == OutboxState::InFlight { Err(self.refused("be discarded")) } else { Ok(()) }
     }
 }
 

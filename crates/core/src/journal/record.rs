@@ -18,7 +18,7 @@ pub(super) const FORMAT: u32 = 1;
 /// A record of a journal.
 pub trait Record: Serialize + DeserializeOwned {
     /// The states of the record's life.
-    type State: Copy;
+    type State: Copy + std::fmt::Debug;
     /// The first byte of its keys.
     const PREFIX: u8;
     /// The name of the journal, for errors.
@@ -46,10 +46,19 @@ pub struct Stored<R> {
 pub struct Page<R> {
     /// The records.
     pub records: Vec<Stored<R>>,
-    /// Records that this version cannot read: key and reason. They are left as they are.
-    pub unreadable: Vec<(String, String)>,
+    /// Records that this version cannot read. They are left as they are.
+    pub unreadable: Vec<Unreadable>,
     /// Where the next page begins; `None` after the last one.
     pub next: Option<Cursor>,
+}
+
+/// A record that this version cannot read: of a newer format, or damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Its id or key.
+    pub key: String,
+    /// Why, and what to do.
+    pub reason: String,
 }
 
 impl<R: Record> Page<R> {
@@ -59,7 +68,9 @@ impl<R: Record> Page<R> {
         for entry in entries.iter().filter(|entry| entry.key.first() == Some(&R::PREFIX)) {
             match decode(entry) {
                 Ok(stored) => page.records.push(stored),
-                Err(error) => page.unreadable.push((readable_key(&entry.key), error.to_string())),
+                Err(error) => page
+                    .unreadable
+                    .push(Unreadable { key: readable_key(&entry.key), reason: error.to_string() }),
             }
         }
         page
@@ -154,12 +165,14 @@ fn readable_key(key: &[u8]) -> String {
     String::from_utf8_lossy(key.get(1..).unwrap_or_default()).into_owned()
 }
 
-/// The first 1,000 bytes of a text, cut where a character ends.
-pub(super) fn truncated(text: &str) -> String {
-    const MAX: usize = 1000;
-    if text.len() <= MAX {
+/// The longest text of an error, in bytes.
+pub(super) const MAX_ERROR: usize = 1000;
+
+/// The first `max` bytes of a text, cut where a character ends.
+pub(super) fn truncated(text: &str, max: usize) -> String {
+    if text.len() <= max {
         return text.to_owned();
     }
-    let end = (0..=MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     format!("{}…", &text[..end])
 }

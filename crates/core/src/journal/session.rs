@@ -302,7 +302,7 @@ impl Sessions {
             let entries = committer.kv().scan(range, after.as_ref(), PAGE).await?;
             let page: Page<SessionRecord> = Page::from_entries(range, &entries, PAGE);
             sessions.extend(page.records.into_iter().map(|stored| (stored.record.instance.clone(), stored)));
-            unreadable.extend(page.unreadable.into_iter().map(|(instance, _)| InstanceId::from(instance)));
+            unreadable.extend(page.unreadable.into_iter().map(|unreadable| InstanceId::from(unreadable.key)));
             match page.next {
                 Some(next) => after = Some(next),
                 None => break,

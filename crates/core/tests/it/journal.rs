@@ -73,7 +73,7 @@ fn an_inbound_record_takes_only_the_transitions_of_its_state() {
             after(record.finish(NOW)),
             after(record.fail("no", LATER, MAX_ATTEMPTS, NOW)),
             after(record.release(NOW)),
-            after(record.replay(NOW)),
+            after(record.replay(None, NOW)),
         ];
         assert_eq!(found, expected, "{state:?}");
     }
@@ -140,7 +140,7 @@ fn a_send_takes_only_the_transitions_of_its_state() {
             after(record.sent("out-1".into(), NOW)),
             after(record.fail(note(), Some(LATER), NOW)),
             after(record.give_up_unknown(NOW)),
-            after(record.retry(NOW)),
+            after(record.retry(None, NOW)),
             after(record.confirm("out-1".into(), NOW)),
             after(record.wait_behind("m/ana/7:9".into(), LATER, NOW)),
             after(record.cut_off(note(), NOW)),
@@ -213,5 +213,5 @@ fn a_message_that_was_being_handled_when_the_process_ended_is_suspect_at_the_sec
     let failed = working().fail("no", LATER, MAX_ATTEMPTS, NOW).expect("working");
     assert_eq!(again(&failed, MAX_ATTEMPTS).crashes, 0);
     let dead = twice.start(&owner(2), NOW).and_then(|record| record.fail("no", LATER, 1, NOW)).expect("dead");
-    assert_eq!(dead.replay(NOW).expect("dead").crashes, 0, "an operator begins anew");
+    assert_eq!(dead.replay(None, NOW).expect("dead").crashes, 0, "an operator begins anew");
 }

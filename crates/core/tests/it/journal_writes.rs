@@ -12,7 +12,7 @@ use botmesh_core::error::{Cas, Effect, StoreError, StoreErrorKind};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::journal::{
     Beat, Change, InboxRecord, InboxState, Journal, KvDurability, Leases, OutboxRecord, OutboxState, Owner,
-    Send,
+    Send, Unreadable,
 };
 use botmesh_core::kv::{Caps, Cursor, DurableKv, Entry, Expect, Index, Op, Outcome, Range, Version};
 use botmesh_core::memory::MemoryKv;
@@ -278,10 +278,10 @@ async fn a_record_of_a_newer_format_is_refused_by_name_and_left_as_it_is() {
 
     let page = journal.inbox().list(InboxState::Working, None, 10).await.unwrap();
     assert_eq!(page.records.iter().map(|stored| &stored.record.id).collect::<Vec<_>>(), [&old.id]);
-    let mut names: Vec<_> = page.unreadable.iter().map(|(key, _)| key.as_str()).collect();
+    let mut names: Vec<_> = page.unreadable.iter().map(|unreadable| unreadable.key.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["m/ana/newer", "m/ana/strange"]);
-    for (key, reason) in &page.unreadable {
+    for Unreadable { key, reason } in &page.unreadable {
         let expected = format!("the record {key} has format 2, this version reads up to 1; upgrade");
         assert!(reason.contains(&expected), "{reason}");
     }
