@@ -64,4 +64,6 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../../../docs/en/first-bot.md")]
     mod first_bot {}
+    #[doc = include_str!("../../../docs/en/durability.md")]
+    mod durability {}
 }
