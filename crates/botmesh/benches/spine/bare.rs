@@ -1,9 +1,11 @@
-//! The bare program: the same rows in the same tables with the same bytes, and nothing else.
+//! The bare program: the same rows with the same bytes in the same tables, or appended to a file, and nothing else.
 //!
 //! One chat is one thread that makes its three commits itself. Several chats are tasks beside one thread that writes:
 //! it takes everything that waits into one transaction. In step they are one thread again, that makes each commit for
 //! all chats at once: nothing is faster, and no program that serves chats as they come can be as fast.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +17,7 @@ use botmesh_sqlite_store::SqliteStore;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
-use crate::bot::{RuntimeKind, spawn};
+use crate::bot::{Backend, RuntimeKind, spawn};
 use crate::host::{Sleeps, now};
 use crate::load::{Measured, Phase, WARM_UP};
 use crate::message::{Place, Template, Write, keys};
@@ -32,17 +34,30 @@ const UPDATE: &str = "UPDATE durable SET version = ?2, due = NULL, bucket = ?3, 
      WHERE scope = 1 AND key = ?1 AND version = ?6";
 
 /// One round of `chats` chats for `length`.
-pub(crate) fn run(file: &Path, template: &Arc<Template>, chats: u32, length: Duration) -> Measured {
+pub(crate) fn run(
+    backend: Backend,
+    file: &Path,
+    template: &Arc<Template>,
+    chats: u32,
+    length: Duration,
+) -> Measured {
     match chats {
-        1 => in_step(file, template, 1, length),
-        chats => together(Writer::open(file), template, chats, length),
+        1 => in_step(backend, file, template, 1, length),
+        chats => together(Writer::open(backend, file), template, chats, length),
     }
 }
 
 struct Writer {
-    conn: Connection,
+    disk: Disk,
     version: i64,
     started: Instant,
+}
+
+/// Where the rows go.
+enum Disk {
+    Sqlite(Connection),
+    /// A file that is appended to, and what the next commit appends.
+    File(File, Vec<u8>),
 }
 
 /// One commit of one message.
@@ -54,51 +69,84 @@ struct Call {
     reply: oneshot::Sender<[i64; 2]>,
 }
 
-impl Writer {
-    /// On the tables that the store makes.
-    fn open(file: &Path) -> Self {
+impl Disk {
+    fn open(backend: Backend, path: &Path) -> Self {
+        if backend == Backend::File {
+            return Self::File(File::options().append(true).create_new(true).open(path).unwrap(), Vec::new());
+        }
+        // On the tables that the store makes.
         RuntimeKind::Current.build().block_on(async {
-            let store = SqliteStore::open(file).await.unwrap();
+            let store = SqliteStore::open(path).await.unwrap();
             store.close().await.unwrap();
         });
-        let conn = Connection::open(file).unwrap();
+        let conn = Connection::open(path).unwrap();
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
         conn.execute_batch("PRAGMA synchronous = FULL").unwrap();
-        Self { conn, version: 0, started: now() }
+        Self::Sqlite(conn)
     }
 
-    fn execute(&self, sql: &str) {
-        self.conn.prepare_cached(sql).unwrap().execute([]).unwrap();
+    fn begin(&mut self) {
+        match self {
+            Self::Sqlite(conn) => execute(conn, "BEGIN IMMEDIATE"),
+            Self::File(_, pending) => pending.clear(),
+        }
+    }
+
+    fn commit(&mut self) {
+        match self {
+            Self::Sqlite(conn) => execute(conn, "COMMIT"),
+            Self::File(file, pending) => {
+                file.write_all(pending).unwrap();
+                file.sync_data().unwrap();
+            }
+        }
+    }
+
+    fn write(&mut self, write: &Write, key: &[u8], version: i64, place: i64, expected: i64) {
+        let Write { insert, value, bucket, .. } = write;
+        let conn = match self {
+            Self::Sqlite(conn) => conn,
+            Self::File(_, pending) => {
+                for field in [key, &version.to_le_bytes(), &[*bucket], &place.to_le_bytes(), value] {
+                    pending.extend_from_slice(field);
+                }
+                return;
+            }
+        };
+        let rows = match insert {
+            true => {
+                let mut statement = conn.prepare_cached(INSERT).unwrap();
+                statement.execute(params![key, version, bucket, place, &value[..]])
+            }
+            false => {
+                let mut statement = conn.prepare_cached(UPDATE).unwrap();
+                statement.execute(params![key, version, bucket, place, &value[..], expected])
+            }
+        };
+        assert_eq!(rows.unwrap(), 1, "every write finds what it expects");
+    }
+}
+
+fn execute(conn: &Connection, sql: &str) {
+    conn.prepare_cached(sql).unwrap().execute([]).unwrap();
+}
+
+impl Writer {
+    fn open(backend: Backend, file: &Path) -> Self {
+        Self { disk: Disk::open(backend, file), version: 0, started: now() }
     }
 
     fn apply(&mut self, writes: &[Write], keys: &[String; 2], versions: &mut [i64; 2]) {
-        for Write { journal, insert, value, bucket, place } in writes {
+        for write in writes {
             self.version += 1;
-            let place = match place {
+            let place = match write.place {
                 Place::Order(first) => first + self.version,
                 Place::Finished(first) => first + self.started.elapsed().as_millis() as i64,
             };
-            let (key, expected) = (keys[*journal].as_bytes(), versions[*journal]);
-            let rows = match insert {
-                true => self.conn.prepare_cached(INSERT).unwrap().execute(params![
-                    key,
-                    self.version,
-                    bucket,
-                    place,
-                    &value[..]
-                ]),
-                false => self.conn.prepare_cached(UPDATE).unwrap().execute(params![
-                    key,
-                    self.version,
-                    bucket,
-                    place,
-                    &value[..],
-                    expected
-                ]),
-            };
-            assert_eq!(rows.unwrap(), 1, "every write finds what it expects");
-            versions[*journal] = self.version;
+            let (key, expected) = (keys[write.journal].as_bytes(), versions[write.journal]);
+            self.disk.write(write, key, self.version, place, expected);
+            versions[write.journal] = self.version;
         }
     }
 
@@ -107,11 +155,11 @@ impl Writer {
         while let Ok(first) = calls.recv() {
             group.push(first);
             group.extend(calls.try_iter().take(GROUP - 1));
-            self.execute("BEGIN IMMEDIATE");
+            self.disk.begin();
             for call in &mut group {
                 self.apply(&template.commits[call.commit], &call.keys, &mut call.versions);
             }
-            self.execute("COMMIT");
+            self.disk.commit();
             for call in group.drain(..) {
                 // The chat may have stopped.
                 let _ = call.reply.send(call.versions);
@@ -121,8 +169,14 @@ impl Writer {
 }
 
 /// One round of one thread that makes each commit for `chats` chats at once.
-pub(crate) fn in_step(file: &Path, template: &Template, chats: u32, length: Duration) -> Measured {
-    let mut writer = Writer::open(file);
+pub(crate) fn in_step(
+    backend: Backend,
+    file: &Path,
+    template: &Template,
+    chats: u32,
+    length: Duration,
+) -> Measured {
+    let mut writer = Writer::open(backend, file);
     let mut cycles = Vec::new();
     let started = now();
     let mut measuring: Option<(Instant, Sleeps)> = None;
@@ -135,11 +189,11 @@ pub(crate) fn in_step(file: &Path, template: &Template, chats: u32, length: Dura
         }
         let mut messages: Vec<_> = (0..chats).map(|chat| (keys(chat, number), [0; 2])).collect();
         for writes in &template.commits {
-            writer.execute("BEGIN IMMEDIATE");
+            writer.disk.begin();
             for (keys, versions) in &mut messages {
                 writer.apply(writes, keys, versions);
             }
-            writer.execute("COMMIT");
+            writer.disk.commit();
         }
         if measuring.is_some() {
             cycles.extend(messages.iter().map(|_| begun.elapsed()));

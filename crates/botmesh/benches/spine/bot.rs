@@ -12,7 +12,7 @@ use botmesh::core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest,
 };
 use botmesh::core::store::Store;
-use botmesh::{Bot, Ctx, Durability};
+use botmesh::{Bot, Ctx, Durability, FileDurability};
 use botmesh_sqlite_store::SqliteStore;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
@@ -25,6 +25,7 @@ use crate::probe::Probe;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Backend {
     Memory,
+    File,
     Sqlite,
 }
 
@@ -32,6 +33,7 @@ impl Backend {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::File => "file",
             Self::Sqlite => "sqlite",
         }
     }
@@ -73,6 +75,7 @@ pub(crate) struct Running {
     task: JoinHandle<botmesh::Result>,
     sink: Arc<dyn InboundSink>,
     store: Option<SqliteStore>,
+    journals: Option<FileDurability>,
     pub(crate) probe: Arc<Probe>,
 }
 
@@ -81,8 +84,14 @@ impl Running {
         let probe = Probe::new(lanes);
         let mut builder = Bot::builder();
         let mut store = None;
+        let mut journals = None;
         let kv: Arc<dyn DurableKv> = match backend {
             Backend::Memory => Arc::new(MemoryKv::new()),
+            Backend::File => {
+                let opened = FileDurability::open(file).await.unwrap();
+                journals = Some(opened.clone());
+                Arc::new(opened)
+            }
             Backend::Sqlite => {
                 let opened = SqliteStore::open(file).await.unwrap();
                 builder = builder.store(opened.clone());
@@ -102,7 +111,7 @@ impl Running {
             .unwrap();
         let run = bot.clone();
         let task = spawn(async move { run.run().await });
-        Self { bot, task, sink: opened.await.unwrap(), store, probe }
+        Self { bot, task, sink: opened.await.unwrap(), store, journals, probe }
     }
 
     /// One message, until it is done.
@@ -117,6 +126,9 @@ impl Running {
     pub(crate) async fn stop(self) {
         self.bot.stop();
         self.task.await.unwrap().unwrap();
+        if let Some(journals) = self.journals {
+            journals.close().await.unwrap();
+        }
         if let Some(store) = self.store {
             store.close().await.unwrap();
         }

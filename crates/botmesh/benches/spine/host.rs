@@ -18,7 +18,7 @@ pub(crate) async fn sleep(duration: std::time::Duration) {
 /// How often threads of this process went to sleep so far: for work from another thread, or for the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sleeps {
-    /// The thread that writes to SQLite.
+    /// The thread that writes to the disk.
     pub(crate) writer: u64,
     pub(crate) others: u64,
 }
@@ -32,7 +32,7 @@ impl Sleeps {
             let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
             let count = field(&status, "voluntary_ctxt_switches:");
             match field_text(&status, "Name:") {
-                Some("sqlite-writer" | WRITER) => sleeps.writer += count,
+                Some("sqlite-writer" | "file-journals" | WRITER) => sleeps.writer += count,
                 _ => sleeps.others += count,
             }
         }

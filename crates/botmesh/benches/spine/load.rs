@@ -84,6 +84,7 @@ impl Measured {
 
 /// The rounds of the programs that took turns.
 pub(crate) struct Compared {
+    pub(crate) backend: Backend,
     pub(crate) chats: u32,
     /// The bare program; empty where there is none to compare with.
     pub(crate) bare: Vec<Measured>,
@@ -139,12 +140,13 @@ impl Plan {
         template: &Arc<Template>,
     ) -> Compared {
         let bots = runtimes.iter().map(|&runtime| (Cell { backend, runtime, chats }, Vec::new())).collect();
-        let mut compared = Compared { chats, bare: Vec::new(), in_step: Vec::new(), bots };
+        let mut compared = Compared { backend, chats, bare: Vec::new(), in_step: Vec::new(), bots };
         for _ in 0..self.rounds {
-            if backend == Backend::Sqlite {
-                compared.bare.push(self.on_a_new_file(|file| bare::run(file, template, chats, self.round)));
+            if backend != Backend::Memory {
+                let round = |file: &Path| bare::run(backend, file, template, chats, self.round);
+                compared.bare.push(self.on_a_new_file(round));
                 if chats > 1 {
-                    let round = |file: &Path| bare::in_step(file, template, chats, self.round);
+                    let round = |file: &Path| bare::in_step(backend, file, template, chats, self.round);
                     compared.in_step.push(self.on_a_new_file(round));
                 }
             }

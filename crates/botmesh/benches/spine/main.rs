@@ -40,7 +40,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 256], value_parser = clap::value_parser!(u32).range(1..=4096))]
     chats: Vec<u32>,
     /// Where the journals are
-    #[arg(long, value_delimiter = ',', default_values = ["memory", "sqlite"])]
+    #[arg(long, value_delimiter = ',', default_values = ["memory", "file", "sqlite"])]
     backend: Vec<Backend>,
     /// Which Tokio runtime. One thread suits a bot best: the handlers' thread wakes nobody but the thread that writes
     #[arg(long, value_delimiter = ',', default_values = ["current"])]

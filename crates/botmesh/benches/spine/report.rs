@@ -30,6 +30,7 @@ enum Program {
 
 /// A line of the table: the medians of the rounds.
 struct Line {
+    backend: Backend,
     program: Program,
     chats: u32,
     rate: f64,
@@ -88,6 +89,7 @@ impl Line {
             Program::Bare | Program::InStep => None,
         };
         Self {
+            backend: compared.backend,
             program,
             chats: compared.chats,
             rate: median(&|round| round.rate),
@@ -104,11 +106,12 @@ impl Line {
     }
 
     fn name(&self) -> (&'static str, &'static str) {
-        match self.program {
-            Program::Bot(cell) => (cell.backend.name(), cell.runtime.name()),
-            Program::Bare => ("sqlite", "(bare)"),
-            Program::InStep => ("sqlite", "(in step)"),
-        }
+        let program = match self.program {
+            Program::Bot(cell) => cell.runtime.name(),
+            Program::Bare => "(bare)",
+            Program::InStep => "(in step)",
+        };
+        (self.backend.name(), program)
     }
 
     fn print(&self) {
@@ -158,8 +161,8 @@ impl Report {
             "A message is admitted, journaled and handled; one reply is journaled and sent; both are noted as done: three\n\
              commits of together {} bytes. A cycle lasts from the call of `admit` until the last commit returned; then\n\
              the chat admits its next message. Medians of {} rounds of {:.1} s, in which the programs took turns.\n\n\
-             (bare): the same commits by a program of nothing but rusqlite, one thread that writes and a task for each\n\
-             chat; for one chat, a thread that writes itself. (in step): one thread commits for all chats at once.\n\
+             (bare): the same commits by a program of nothing but rusqlite, or of appends and fdatasync: one thread that\n\
+             writes and a task for each chat; for one chat, a thread that writes itself. (in step): one thread commits for all chats at once.\n\
              sleeps: how often threads of the runtime, and the one that writes, waited for each other or for the disk.\n",
             self.bytes, self.rounds, self.seconds,
         );
@@ -240,8 +243,11 @@ impl Report {
         for (line, (Ratio { median, min, max }, aim)) in bars {
             let [median, min, max] = [median, min, max].map(|ratio| 100.0 * ratio);
             let bar = "#".repeat((median * width).round().clamp(0.0, 80.0) as usize);
-            let (_, program) = line.name();
-            println!("  {:>4} {program:<8} {bar} {median:.0} % ({min:.0} to {max:.0}) {aim}", line.chats);
+            let (backend, program) = line.name();
+            println!(
+                "  {backend:<6} {:>4} {program:<8} {bar} {median:.0} % ({min:.0} to {max:.0}) {aim}",
+                line.chats
+            );
         }
     }
 

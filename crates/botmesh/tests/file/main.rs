@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod commits;
 mod damage;
 mod kill;
 mod life;

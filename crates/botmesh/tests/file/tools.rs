@@ -59,7 +59,8 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let build =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     RUNTIME.get_or_init(build).block_on(future)
 }
 
