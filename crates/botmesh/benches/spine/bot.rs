@@ -12,7 +12,7 @@ use botmesh::core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest,
 };
 use botmesh::core::store::Store;
-use botmesh::{Bot, Ctx, Durability, FileDurability};
+use botmesh::{Bot, BotBuilder, Ctx, Durability, FileDurability};
 use botmesh_sqlite_store::SqliteStore;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
@@ -69,49 +69,67 @@ pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 's
     tokio::spawn(task)
 }
 
+/// An open backend.
+pub(crate) struct Opened {
+    pub(crate) kv: Arc<dyn DurableKv>,
+    store: Option<SqliteStore>,
+}
+
+impl Opened {
+    pub(crate) async fn new(backend: Backend, file: &Path) -> Self {
+        let mut store = None;
+        let kv: Arc<dyn DurableKv> = match backend {
+            Backend::Memory => Arc::new(MemoryKv::new()),
+            Backend::File => Arc::new(FileDurability::open(file).await.unwrap()),
+            Backend::Sqlite => store.insert(SqliteStore::open(file).await.unwrap()).durability(),
+        };
+        Self { kv, store }
+    }
+
+    pub(crate) async fn close(self) {
+        self.kv.close().await.unwrap();
+        if let Some(store) = self.store {
+            store.close().await.unwrap();
+        }
+    }
+}
+
 /// A bot that answers everything, and the way in.
 pub(crate) struct Running {
     bot: Bot,
     task: JoinHandle<botmesh::Result>,
     sink: Arc<dyn InboundSink>,
-    store: Option<SqliteStore>,
-    journals: Option<FileDurability>,
+    opened: Opened,
     pub(crate) probe: Arc<Probe>,
 }
 
 impl Running {
     pub(crate) async fn start(backend: Backend, file: &Path, lanes: u32) -> Self {
+        let opened = Opened::new(backend, file).await;
+        let answer = async |c: Ctx| c.reply(ANSWERED).await;
+        Self::start_on(opened, lanes, |durability| durability, |bot| bot.otherwise(answer)).await
+    }
+
+    /// With more to say about the journals and the bot.
+    pub(crate) async fn start_on(
+        opened: Opened,
+        lanes: u32,
+        durability: impl FnOnce(Durability) -> Durability,
+        routes: impl FnOnce(BotBuilder) -> BotBuilder,
+    ) -> Self {
         let probe = Probe::new(lanes);
-        let mut builder = Bot::builder();
-        let mut store = None;
-        let mut journals = None;
-        let kv: Arc<dyn DurableKv> = match backend {
-            Backend::Memory => Arc::new(MemoryKv::new()),
-            Backend::File => {
-                let opened = FileDurability::open(file).await.unwrap();
-                journals = Some(opened.clone());
-                Arc::new(opened)
-            }
-            Backend::Sqlite => {
-                let opened = SqliteStore::open(file).await.unwrap();
-                builder = builder.store(opened.clone());
-                let kv = opened.durability();
-                store = Some(opened);
-                kv
-            }
-        };
-        let (open, opened) = oneshot::channel();
-        let (connected, connection) = watch::channel(ConnectionState::Open);
-        let channel = NoChannel { open: Mutex::new(Some(open)), connection, _connected: connected };
-        let bot = builder
-            .provider(channel)
-            .durability(Durability::new(probe.watch(kv)))
-            .otherwise(async |c: Ctx| c.reply(ANSWERED).await)
-            .build()
-            .unwrap();
+        let (open, connected) = oneshot::channel();
+        let (state, connection) = watch::channel(ConnectionState::Open);
+        let channel = NoChannel { open: Mutex::new(Some(open)), connection, _connected: state };
+        let mut builder = routes(Bot::builder().provider(channel));
+        if let Some(store) = &opened.store {
+            builder = builder.store(store.clone());
+        }
+        let durability = durability(Durability::new(probe.watch(Arc::clone(&opened.kv))));
+        let bot = builder.durability(durability).build().unwrap();
         let run = bot.clone();
         let task = spawn(async move { run.run().await });
-        Self { bot, task, sink: opened.await.unwrap(), store, journals, probe }
+        Self { bot, task, sink: connected.await.unwrap(), opened, probe }
     }
 
     /// One message, until it is done.
@@ -124,14 +142,14 @@ impl Running {
     }
 
     pub(crate) async fn stop(self) {
+        self.end().await.close().await;
+    }
+
+    /// Stops the bot, and leaves its backend open.
+    pub(crate) async fn end(self) -> Opened {
         self.bot.stop();
         self.task.await.unwrap().unwrap();
-        if let Some(journals) = self.journals {
-            journals.close().await.unwrap();
-        }
-        if let Some(store) = self.store {
-            store.close().await.unwrap();
-        }
+        self.opened
     }
 }
 

@@ -11,6 +11,7 @@ mod bot;
 mod host;
 mod load;
 mod message;
+#[expect(dead_code, reason = "the bench of the journals uses the rest")]
 mod probe;
 mod report;
 

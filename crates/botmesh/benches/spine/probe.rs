@@ -1,4 +1,4 @@
-//! Looks at what goes through a backend: counts commits, and tells a chat when its message is done.
+//! Looks at what goes through a backend: counts commits and scans, and tells a chat when its message is done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,17 +7,41 @@ use async_trait::async_trait;
 use botmesh::core::Bytes;
 use botmesh::core::error::StoreError;
 use botmesh::core::journal::{InboxRecord, InboxState, Record};
-use botmesh::core::kv::{Caps, Cursor, DurableKv, Entry, Op, Outcome, Range};
+use botmesh::core::kv::{Caps, Cursor, DurableKv, Entry, Expect, Op, Outcome, Range};
 use botmesh::core::time::Timestamp;
 use tokio::sync::Notify;
 
+use crate::host::now;
 use crate::message::chat_of;
+
+/// What was scanned.
+#[derive(Debug, Default)]
+struct Scans {
+    calls: AtomicU64,
+    /// Those that begin a sweep.
+    sweeps: AtomicU64,
+    entries: AtomicU64,
+    nanos: AtomicU64,
+}
+
+/// What was scanned so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scanned {
+    pub(crate) calls: u64,
+    pub(crate) sweeps: u64,
+    pub(crate) entries: u64,
+    pub(crate) nanos: u64,
+}
 
 type Note = Box<dyn Fn(&[Op]) + Send + Sync>;
 
 pub(crate) struct Probe {
     commits: AtomicU64,
     writes: AtomicU64,
+    scans: Scans,
+    taken_up: AtomicU64,
+    done_records: AtomicU64,
+    most_held: AtomicU64,
     /// One for each message in flight; chat `n` uses lane `n % lanes`.
     done: Vec<Notify>,
     note: OnceLock<Note>,
@@ -26,7 +50,9 @@ pub(crate) struct Probe {
 impl Probe {
     pub(crate) fn new(lanes: u32) -> Arc<Self> {
         let done = (0..lanes).map(|_| Notify::new()).collect();
-        Arc::new(Self { commits: AtomicU64::new(0), writes: AtomicU64::new(0), done, note: OnceLock::new() })
+        let [commits, writes, taken_up, done_records, most_held] = Default::default();
+        let (scans, note) = Default::default();
+        Arc::new(Self { commits, writes, scans, taken_up, done_records, most_held, done, note })
     }
 
     pub(crate) fn watch(self: &Arc<Self>, kv: Arc<dyn DurableKv>) -> Arc<dyn DurableKv> {
@@ -36,6 +62,30 @@ impl Probe {
     /// Commits and single writes so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.commits.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn scanned(&self) -> Scanned {
+        let Scans { calls, sweeps, entries, nanos } = &self.scans;
+        let [calls, sweeps, entries, nanos] =
+            [calls, sweeps, entries, nanos].map(|count| count.load(Ordering::Relaxed));
+        Scanned { calls, sweeps, entries, nanos }
+    }
+
+    /// Messages that are done.
+    pub(crate) fn done_records(&self) -> u64 {
+        self.done_records.load(Ordering::Relaxed)
+    }
+
+    /// The most records of earlier processes that were taken up and not done, at any time.
+    pub(crate) fn most_held(&self) -> u64 {
+        self.most_held.load(Ordering::Relaxed)
+    }
+
+    /// Notes what a commit did to the inbox.
+    fn note_inbox(&self, taken_up: u64, done: bool) {
+        let taken_up = self.taken_up.fetch_add(taken_up, Ordering::Relaxed) + taken_up;
+        let done = self.done_records.fetch_add(done.into(), Ordering::Relaxed) + u64::from(done);
+        self.most_held.fetch_max(taken_up.saturating_sub(done), Ordering::Relaxed);
     }
 
     pub(crate) fn note_commits(&self, note: impl Fn(&[Op]) + Send + Sync + 'static) {
@@ -64,6 +114,12 @@ fn finished_chat(op: &Op) -> Option<u32> {
     (bucket == InboxRecord::bucket(InboxState::Done)).then(|| chat_of(key)).flatten()
 }
 
+/// Whether it makes a record of an earlier process this one's own.
+fn takes_up(op: &Op) -> bool {
+    let queued = InboxRecord::bucket(InboxState::Queued);
+    matches!(op, Op::Put { expect: Expect::Version(_), index, .. } if index.list.is_some_and(|(bucket, _)| bucket == queued))
+}
+
 #[async_trait]
 impl DurableKv for Watched {
     fn scoped(&self, scope: &str) -> Arc<dyn DurableKv> {
@@ -79,8 +135,10 @@ impl DurableKv for Watched {
         let mut finished = ops.iter().filter_map(finished_chat);
         let first = finished.next();
         assert!(finished.next().is_none(), "a commit finishes one message");
+        let taken_up = ops.iter().filter(|op| takes_up(op)).count() as u64;
         let outcomes = self.kv.commit(ops).await?;
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Applied(_))), "nobody interferes");
+        self.probe.note_inbox(taken_up, first.is_some());
         if let Some(chat) = first {
             self.probe.lane(chat).notify_one();
         }
@@ -97,7 +155,15 @@ impl DurableKv for Watched {
         after: Option<&Cursor>,
         limit: usize,
     ) -> Result<Vec<Entry>, StoreError> {
-        self.kv.scan(range, after, limit).await
+        let begun = now();
+        let found = self.kv.scan(range, after, limit).await;
+        let Scans { calls, sweeps, entries, nanos } = &self.probe.scans;
+        nanos.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        calls.fetch_add(1, Ordering::Relaxed);
+        let begins = matches!(range, Range::Due { .. }) && after.is_none();
+        sweeps.fetch_add(begins.into(), Ordering::Relaxed);
+        entries.fetch_add(found.as_ref().map_or(0, Vec::len) as u64, Ordering::Relaxed);
+        found
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, StoreError> {
