@@ -197,18 +197,24 @@ pub(super) async fn resolve(
         Ambiguity::Repeat => return record_failure(world, open, started, error, None).await,
         Ambiguity::AwaitEcho(wait) => record.await_echo(world.now() + wait, world.now()),
         Ambiguity::Resend => {
-            tell_ambiguous(world, record, true);
-            return record_failure(world, open, started, error, None).await;
+            let failed = record_failure(world, open, started, error, None).await?;
+            if !matches!(failed, Attempted::Lost) {
+                tell_ambiguous(world, record, true);
+            }
+            return Ok(failed);
         }
-        Ambiguity::GiveUp | Ambiguity::LookUp => {
-            tell_ambiguous(world, record, false);
-            record.give_up_unknown(world.now())
-        }
+        Ambiguity::GiveUp | Ambiguity::LookUp => record.give_up_unknown(world.now()),
     };
-    let Ok(record) = next else { return Ok(Attempted::Lost) };
-    let outcome = commit(world, open, Change::update(started.version, &record)).await?;
+    let Ok(next) = next else { return Ok(Attempted::Lost) };
+    let outcome = commit(world, open, Change::update(started.version, &next)).await?;
     world.count_stale(&[outcome]);
-    Ok(if outcome == Cas::Lost { Attempted::Lost } else { Attempted::Unknown })
+    if outcome == Cas::Lost {
+        return Ok(Attempted::Lost);
+    }
+    if !matches!(decision, Ambiguity::AwaitEcho(_)) {
+        tell_ambiguous(world, record, false);
+    }
+    Ok(Attempted::Unknown)
 }
 
 fn tell_ambiguous(world: &World, record: &OutboxRecord, resent: bool) {

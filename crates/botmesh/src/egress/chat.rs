@@ -138,11 +138,12 @@ impl Egress {
         let mut drained = Drained::default();
         let mut sends = open.journal.outbox().unfinished_of(chat, MAX_DRAINED).await?;
         let (found, truncated) = (sends.len(), sends.len() == MAX_DRAINED);
-        // Of an earlier version, which found them under their due time only.
-        for known in known {
-            if !truncated && sends.iter().all(|send| send.record.key != known.record.key) {
-                sends.push(known);
-            }
+        // Of an earlier version, which found them under their due time only; or brought to an end meanwhile.
+        let mut unseen: Vec<SendKey> = known.into_iter().map(|send| send.record.key).collect();
+        unseen.retain(|key| !truncated && sends.iter().all(|send| send.record.key != *key));
+        if !unseen.is_empty() {
+            let read = open.journal.outbox().get_all(&unseen).await?;
+            sends.extend(read.into_iter().flatten().filter(|send| send.record.is_unfinished()));
         }
         sends.retain(|send| until.is_none_or(|until| send.record.place() <= until));
         let all = !truncated && sends.len() >= found;

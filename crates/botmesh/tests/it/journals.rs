@@ -271,39 +271,6 @@ async fn the_same_id_of_two_people_or_two_kinds_is_not_a_redelivery() {
 }
 
 #[tokio::test]
-async fn a_message_that_kills_the_process_is_given_up_after_its_attempts() {
-    let stage = Stage::new(Resolve::Never);
-    let runs = Arc::new(AtomicU32::new(0));
-    for start in 0..7 {
-        let counted = Arc::clone(&runs);
-        let life = stage.start(move |bot| {
-            bot.when("poison", move |_: Ctx| {
-                counted.fetch_add(1, Ordering::Relaxed);
-                std::future::pending::<()>()
-            })
-            .otherwise(|c: Ctx| async move { c.reply("fine").await })
-        });
-        if start == 0 {
-            assert!(life.deliver(Inbound::text("m1", "eve", "poison")).await);
-        }
-        life.until("a run", || runs.load(Ordering::Relaxed) >= (start + 1).min(5)).await;
-        life.say(&format!("other-{start}"), "hi", 1).await;
-        life.kill().await;
-    }
-    assert_eq!(runs.load(Ordering::Relaxed), 5);
-    let life = stage.start(desk);
-    life.say("last", "go", 2).await;
-    let journal = life.bot.durability().expect("a durable bot");
-    let dead = journal.inbox().list(InboxState::Dead, None, 10).await.expect("a listing");
-    assert_eq!(dead.records.len(), 1);
-    // A redelivery does not bring it back.
-    assert!(life.deliver(Inbound::text("m1", "eve", "poison")).await);
-    life.settled().await;
-    assert_eq!(life.bot.metrics().inbound_duplicates, 1);
-    life.stop().await;
-}
-
-#[tokio::test]
 async fn an_event_whose_delivery_was_cut_off_is_handled_once() {
     for fault in [Fault::Hang, Fault::HangAfter] {
         let stage = Stage::new(Resolve::Never);

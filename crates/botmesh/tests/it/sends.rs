@@ -56,17 +56,20 @@ async fn a_rate_limit_is_never_called_earlier_than_it_says() {
 
 #[tokio::test]
 async fn a_final_error_goes_to_the_dead_letters_at_once() {
-    for class in [
-        ErrorClass::UnsupportedContent,
-        ErrorClass::PayloadTooLarge,
-        ErrorClass::OutsideSessionWindow,
-        ErrorClass::RecipientUnreachable,
+    for error in [
+        failure(ErrorClass::UnsupportedContent),
+        failure(ErrorClass::PayloadTooLarge),
+        failure(ErrorClass::OutsideSessionWindow),
+        failure(ErrorClass::RecipientUnreachable),
+        failure(ErrorClass::Transient).not_retryable(),
+        failure(ErrorClass::RateLimited).with_retry_after(Duration::from_secs(1)).not_retryable(),
     ] {
         let stage = Stage::new(Resolve::Never);
         let mut life = stage.start(echo);
-        stage.channel.fail_next(failure(class));
+        stage.channel.fail_next(error);
         assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
         life.settled().await;
+        stage.clock.advance(Duration::from_secs(600)).await;
         assert_eq!(stage.channel.sent().len(), 1);
         assert_eq!(in_outbox(&life, OutboxState::Dead).await.len(), 1);
         assert!(life.event_names().contains(&"durability:dead"));
@@ -230,6 +233,7 @@ async fn a_replay_that_says_something_else_follows_the_policy() {
     }
 }
 
+/// Case B11.
 #[tokio::test]
 async fn named_replies_are_recognised_in_any_order_and_number() {
     let stage = Stage::new(Resolve::Never);
@@ -260,16 +264,24 @@ async fn named_replies_are_recognised_in_any_order_and_number() {
 
 #[tokio::test]
 async fn an_error_of_any_length_is_kept_short() {
-    let stage = Stage::new(Resolve::Never);
-    let life = stage.start(echo);
-    let detail = format!("bad\0\u{feff}{}", "ü".repeat(5 << 20));
-    stage.channel.fail_next(ChannelError::new(ErrorClass::Rejected, Phase::Answered, detail));
-    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
-    life.settled().await;
-    let dead = in_outbox(&life, OutboxState::Dead).await;
-    let note = dead[0].error.as_ref().expect("what the channel said");
-    assert!(note.detail.starts_with("bad\0\u{feff}ü") && note.detail.len() < 1100);
-    life.stop().await;
+    for (class, state) in
+        [(ErrorClass::Rejected, OutboxState::Dead), (ErrorClass::Transient, OutboxState::Waiting)]
+    {
+        let stage = Stage::new(Resolve::Never);
+        let life = stage.start(echo);
+        let detail = format!("bad\0\u{feff}{}", "ü".repeat(5 << 20));
+        stage.channel.fail_next(ChannelError::new(class, Phase::Answered, detail));
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+        stage.channel.wait_for_sends(1).await;
+        stage.clock.advance(Duration::from_millis(500)).await;
+        let failed = in_outbox(&life, state).await;
+        let note = failed[0].error.as_ref().expect("what the channel said");
+        assert!(note.detail.starts_with("bad\0\u{feff}ü") && note.detail.len() < 1100);
+        assert_eq!((failed[0].attempts, failed[0].due.is_some()), (1, state == OutboxState::Waiting));
+        stage.clock.advance(Duration::from_secs(5)).await;
+        assert_eq!(stage.channel.texts_to("ana").len(), usize::from(state == OutboxState::Waiting));
+        life.stop().await;
+    }
 }
 
 #[tokio::test]

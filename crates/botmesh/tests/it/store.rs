@@ -27,6 +27,7 @@ struct Plan {
     fatal: AtomicU64,
     after: AtomicBool,
     failing: AtomicU64,
+    down: AtomicBool,
 }
 
 impl MortalStore {
@@ -45,12 +46,21 @@ impl MortalStore {
         self.plan.failing.store(nth, Ordering::Relaxed);
     }
 
+    /// From now on every call fails, or works again.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.plan.down.store(down, Ordering::Relaxed);
+    }
+
     pub(crate) fn writes(&self) -> u64 {
         self.plan.writes.load(Ordering::Relaxed)
     }
 
     fn alive(&self) -> Result<(), StoreError> {
-        if self.journal.crashed() { Err(failure("the process is dead")) } else { Ok(()) }
+        match (self.journal.crashed(), self.plan.down.load(Ordering::Relaxed)) {
+            (true, _) => Err(failure("the process is dead")),
+            (false, true) => Err(failure("the store is away")),
+            (false, false) => Ok(()),
+        }
     }
 
     async fn write<T>(&self, work: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
