@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::bot::{Enqueued, OnDiverged};
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
-use crate::core::error::{Cas, ChannelError, Effect, SendError};
+use crate::core::error::{Cas, ChannelError, Effect, SendError, StoreError};
 use crate::core::hash::stable_hash;
 use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, Leased, OutboxRecord, OutboxState, Send, Stored};
@@ -77,6 +77,8 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Sent, SendError> {
+        // Then the hooks must not run again.
+        let may_be_known = key.is_some() || scope.is_some_and(TurnScope::is_replay);
         let derived = if key.is_none() { scope.and_then(TurnScope::next_key) } else { None };
         let fingerprint = derived.is_some().then(|| fingerprint(chat, &content));
         let key = key.or(derived).unwrap_or_else(|| self.random_key());
@@ -86,7 +88,7 @@ impl Egress {
             (Ok(()), None) => self.send_directly(scope, key, chat, content).await,
             (Ok(()), Some(open)) => {
                 let send = Send { key, chat: chat.clone(), content, fingerprint, source };
-                self.send_journaled(open, scope, send).await
+                self.send_journaled(open, scope, send, may_be_known).await
             }
         };
         match (&result, scope) {
@@ -108,7 +110,7 @@ impl Egress {
     /// Journals a send for the background.
     pub(crate) async fn enqueue(
         &self,
-        key: SendKey,
+        mut key: SendKey,
         chat: &ChatId,
         content: Content,
     ) -> Result<Enqueued, SendError> {
@@ -117,6 +119,9 @@ impl Egress {
             let (state, sent_at) = (OutboxState::Sent, Some(self.world.now()));
             return Ok(Enqueued { key: sent.key, known: false, state, sent: sent_at });
         };
+        if let Some(known) = self.enqueued_before(open, &mut key).await? {
+            return Ok(known);
+        }
         let content = self.run_before_hooks(chat, content).await?;
         let mut send = Send { key, chat: chat.clone(), content, fingerprint: None, source: None };
         loop {
@@ -131,17 +136,28 @@ impl Egress {
                 let state = OutboxState::Waiting;
                 return Ok(Enqueued { key: send.key, known: false, state, sent: None });
             }
-            match open.journal.outbox().get(&send.key).await? {
-                Some(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
-                Some(Stored { record: OutboxRecord { state, changed, .. }, .. }) => {
-                    self.world.metrics.outbox_deduped.increment();
-                    let sent = (state == OutboxState::Sent).then_some(changed);
-                    return Ok(Enqueued { key: send.key, known: true, state, sent });
-                }
-                // It was removed meanwhile.
-                None => {}
+            if let Some(known) = self.enqueued_before(open, &mut send.key).await? {
+                return Ok(known);
             }
         }
+    }
+
+    /// Where the send of this key stands, if there is one. The key becomes another where it is that of a part of a text.
+    async fn enqueued_before(
+        &self,
+        open: &OpenJournal,
+        key: &mut SendKey,
+    ) -> Result<Option<Enqueued>, StoreError> {
+        while let Some(Stored { record, .. }) = open.journal.outbox().get(key).await? {
+            if !is_foreign_part(&record) {
+                self.world.metrics.outbox_deduped.increment();
+                let (key, state) = (key.clone(), record.state);
+                let sent = (state == OutboxState::Sent).then_some(record.changed);
+                return Ok(Some(Enqueued { key, known: true, state, sent }));
+            }
+            *key = own_key(key);
+        }
+        Ok(None)
     }
 
     fn cut(&self, content: Content) -> Result<Vec<Content>, ChannelError> {
@@ -226,9 +242,10 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         mut send: Send,
+        may_be_known: bool,
     ) -> Result<Sent, SendError> {
         loop {
-            let (begun, lane) = self.begin(open, scope, &send).await?;
+            let (begun, lane) = self.begin(open, scope, &send, may_be_known).await?;
             match begun {
                 Begun::InFlight(stored) => return self.attempt_first(open, scope, stored, lane).await,
                 Begun::Waiting(key) => return Box::pin(self.finish(open, scope, key, lane)).await,
@@ -279,9 +296,9 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         send: &Send,
+        may_be_known: bool,
     ) -> Result<(Begun, Lane<'a>), SendError> {
-        // A replay knows that its sends may be there already, and then the hooks must not run again.
-        if scope.is_some_and(TurnScope::is_replay) {
+        if may_be_known {
             let lane = self.lanes.enter(&send.chat).await;
             if let Some(stored) = open.journal.outbox().get(&send.key).await? {
                 return Ok((Begun::Known(stored), lane));

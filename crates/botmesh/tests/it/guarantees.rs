@@ -114,21 +114,21 @@ async fn death_after_the_message_is_journaled_replays_it_and_sends_what_is_missi
 /// When the process dies, seen from the call of the channel.
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    NotMade,
-    NotAnswered,
-    NotRecorded,
+    Before,
+    During,
+    After,
 }
 
 /// Ambiguous. Skipping never doubles and may lose, resending never loses and may double; either way an operator is told.
 #[tokio::test]
 async fn death_between_the_call_of_the_channel_and_its_record_is_for_the_policy() {
     for (policy, moment, arrived) in [
-        (OnAmbiguous::Skip, Call::NotMade, 0),
-        (OnAmbiguous::Skip, Call::NotAnswered, 0),
-        (OnAmbiguous::Skip, Call::NotRecorded, 1),
-        (OnAmbiguous::Resend, Call::NotMade, 1),
-        (OnAmbiguous::Resend, Call::NotAnswered, 1),
-        (OnAmbiguous::Resend, Call::NotRecorded, 2),
+        (OnAmbiguous::Skip, Call::Before, 0),
+        (OnAmbiguous::Skip, Call::During, 0),
+        (OnAmbiguous::Skip, Call::After, 1),
+        (OnAmbiguous::Resend, Call::Before, 1),
+        (OnAmbiguous::Resend, Call::During, 1),
+        (OnAmbiguous::Resend, Call::After, 2),
     ] {
         let stage = Stage::new(Resolve::Never);
         let durability = || Durability::default().with_instance_id("bot").with_on_ambiguous(policy);
@@ -137,13 +137,13 @@ async fn death_between_the_call_of_the_channel_and_its_record_is_for_the_policy(
         let (message, begins, sent) = (1, 2, 3);
         let journaled = life.journal.commits() + message;
         match moment {
-            Call::NotMade => life.journal.fail_commit(journaled - message + begins, Fault::CrashAfter),
-            Call::NotAnswered => stage.channel.hang_next(),
-            Call::NotRecorded => life.journal.fail_commit(journaled - message + sent, Fault::CrashBefore),
+            Call::Before => life.journal.fail_commit(journaled - message + begins, Fault::CrashAfter),
+            Call::During => stage.channel.hang_next(),
+            Call::After => life.journal.fail_commit(journaled - message + sent, Fault::CrashBefore),
         }
         assert!(life.deliver(hi()).await);
-        let called = usize::from(!matches!(moment, Call::NotMade));
-        let died = || matches!(moment, Call::NotAnswered) || life.journal.crashed();
+        let called = usize::from(!matches!(moment, Call::Before));
+        let died = || matches!(moment, Call::During) || life.journal.crashed();
         life.until("the death", || stage.channel.sent().len() == called && died()).await;
         life.kill().await;
         let mut life = stage.start_with(durability(), echo);
@@ -272,7 +272,7 @@ async fn death_at_every_run_of_a_message_gives_it_up() {
         .otherwise(|c: Ctx| async move { c.reply("fine").await })
     };
     for start in 0..5 {
-        let life = stage.start(&poisoned);
+        let life = stage.start(poisoned);
         if start == 0 {
             assert!(life.deliver(Inbound::text("m1", "eve", "poison")).await);
         }
@@ -281,7 +281,7 @@ async fn death_at_every_run_of_a_message_gives_it_up() {
         life.kill().await;
     }
     for start in 5..8 {
-        let mut life = stage.start(&poisoned);
+        let mut life = stage.start(poisoned);
         life.say(&format!("other-{start}"), "hi", 1).await;
         life.settled().await;
         assert_eq!(life.event_names().contains(&"durability:dead"), start == 5);

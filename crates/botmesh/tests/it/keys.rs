@@ -267,7 +267,7 @@ async fn an_enqueued_send_returns_at_once_and_has_its_hooks_once() {
             })
     };
     let counts = || (before.load(Ordering::Relaxed), after.load(Ordering::Relaxed));
-    let life = stage.start(&hooked);
+    let life = stage.start(hooked);
     life.started().await;
     let busy = || ChannelError::new(ErrorClass::Transient, Phase::Answered, "busy");
     stage.channel.fault_when(move |_| Some(SendFault::Fail(busy())));
@@ -277,12 +277,31 @@ async fn an_enqueued_send_returns_at_once_and_has_its_hooks_once() {
     life.until("two calls", || stage.channel.sent().len() == 2).await;
     life.kill().await;
     stage.channel.heal();
-    let life = stage.start(&hooked);
+    let life = stage.start(hooked);
     life.until("the news", || stage.channel.texts_to("bob") == ["news!"]).await;
     life.settled().await;
-    assert_eq!(counts(), (2, 1), "the second enqueue runs the hook as well, to no effect");
+    assert_eq!(counts(), (1, 1));
     let log = life.store.log(&"bob".into(), None, 10).await.expect("a log");
     let log: Vec<_> = log.into_iter().map(|(_, entry)| (entry.direction, entry.text)).collect();
     assert_eq!(log, [(Direction::Out, "news!".to_owned())]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_send_whose_key_is_known_runs_no_hook() {
+    let stage = Stage::new(Resolve::Never);
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let life = stage.start(move |bot| {
+        echo(bot).before_send(move |_, content| {
+            let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            async move { if first { Ok(content) } else { Err("no second one".to_owned()) } }
+        })
+    });
+    life.started().await;
+    life.bot.send_keyed("k", "bob", "news").await.expect("a send");
+    let again = life.bot.send_keyed("k", "bob", "news").await.expect("an answer from the outbox");
+    assert!(again.deduped && life.bot.enqueue("k", "bob", "news").await.expect("an answer").known);
+    assert_eq!((runs.load(Ordering::Relaxed), stage.channel.texts_to("bob").len()), (1, 1));
     life.stop().await;
 }
