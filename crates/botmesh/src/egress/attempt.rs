@@ -37,10 +37,10 @@ impl Egress {
         if record.attempts > 1 {
             self.world.metrics.outbox_retried.increment();
         }
-        let replaces = Some(stored.version);
-        let beginning =
-            Beginning { world: &self.world, record: &record, replaces, with: Vec::new(), open: true };
-        let outcome = commit(&self.world, open, Change::update(stored.version, &record)).await;
+        let change = open.journal.identified(Change::update(stored.version, &record));
+        let (own, with) = (change.clone(), Vec::new());
+        let beginning = Beginning { world: &self.world, record: &record, change, with, open: true };
+        let outcome = commit(&self.world, open, own).await;
         beginning.close();
         Ok(outcome?.applied().map(|version| Stored { record, version }))
     }
@@ -150,7 +150,7 @@ async fn record_failure(
 ) -> Result<Attempted, StoreError> {
     let config = &open.config.outbox;
     let attempts = started.record.attempts;
-    let retry_at = (error.retryable && attempts <= config.retries).then(|| {
+    let retry_at = started.record.may_retry(error, config.retries).then(|| {
         let backoff = || config.backoff.delay(attempts, error.retry_after, &*world.seams.entropy);
         world.now() + retry_in.unwrap_or_else(backoff)
     });

@@ -6,7 +6,7 @@ use super::{Egress, Sent, TurnScope};
 use crate::core::content::Content;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::{ChatId, SendKey};
-use crate::core::journal::{Change, ErrorNote, Leased, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::journal::{Change, ErrorNote, Follows, Leased, OutboxRecord, OutboxState, Send, Stored};
 use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::lanes::Lane;
@@ -219,10 +219,11 @@ impl Egress {
         }
         let soon = Taken::Held(now + open.config.poll);
         if let Some(previous) = send.record.previous_part() {
-            match open.journal.outbox().get(previous).await?.map(|stored| stored.record.state) {
-                Some(OutboxState::Sent | OutboxState::Unknown) => {}
-                Some(OutboxState::InFlight | OutboxState::Waiting) => return Ok(soon),
-                Some(OutboxState::Dead) | None => {
+            let previous = open.journal.outbox().get(previous).await?;
+            match Follows::after(previous.map(|stored| stored.record.state)) {
+                Follows::Now => {}
+                Follows::Later => return Ok(soon),
+                Follows::Never => {
                     self.cut_off(open, &send).await?;
                     return Ok(Taken::Over);
                 }

@@ -342,10 +342,12 @@ impl Egress {
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
         let sent_before = changes.len();
-        changes.extend(inserts(&records));
+        changes.extend(inserts(&records[1..]));
+        let with = changes.clone();
         let record = records.swap_remove(0);
-        let with = changes[..changes.len() - 1].to_vec();
-        let beginning = Beginning { world: &self.world, record: &record, replaces: None, with, open: true };
+        let change = open.journal.identified(Change::insert(&record));
+        changes.push(change.clone());
+        let beginning = Beginning { world: &self.world, record: &record, change, with, open: true };
         let committed = match scope {
             // The message waits until the backend is back.
             Some(_) => open.journal.commit_patiently(changes, &self.world.abort).await,

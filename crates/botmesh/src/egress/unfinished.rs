@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::attempt::conclude;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, StoreError};
-use crate::core::journal::{Change, ErrorNote, OutboxRecord, Stored};
-use crate::core::kv::Version;
+use crate::core::journal::{Change, OutboxRecord, Stored};
 use crate::core::provider::SendReceipt;
 use crate::world::{OpenJournal, World};
 
@@ -15,8 +14,8 @@ use crate::world::{OpenJournal, World};
 pub(super) struct Beginning<'a> {
     pub(super) world: &'a Arc<World>,
     pub(super) record: &'a OutboxRecord,
-    /// The version that the beginning replaces.
-    pub(super) replaces: Option<Version>,
+    /// The change that makes it durable, identified.
+    pub(super) change: Change,
     /// What is written in the same commit.
     pub(super) with: Vec<Change>,
     pub(super) open: bool,
@@ -33,45 +32,35 @@ impl Drop for Beginning<'_> {
         if !self.open {
             return;
         }
-        let (world, record, replaces) = (Arc::clone(self.world), self.record.clone(), self.replaces);
+        let (world, record, change) = (Arc::clone(self.world), self.record.clone(), self.change.clone());
         let with = std::mem::take(&mut self.with);
         self.world.spawn_tracked("settle-dropped-send", async move {
             let Some(open) = &world.journal else { return };
-            if let Err(error) = leave_waiting(&world, open, &record, replaces, with).await {
+            if let Err(error) = leave_waiting(&world, open, &record, change, with).await {
                 world.events.error("leaving a send to the background", &error);
             }
         });
     }
 }
 
-/// Makes a send wait for the sweeper, whether its beginning took effect or not. To look would not be enough, because the
-/// write may still be under way: this one writes too, and whichever comes second loses.
+/// Makes a send wait for the sweeper, whether its beginning took effect or not. Only the write itself tells whether it did:
+/// another attempt of this process with the same number may be under way by now.
 async fn leave_waiting(
     world: &World,
     open: &OpenJournal,
     begun: &OutboxRecord,
-    replaces: Option<Version>,
-    mut changes: Vec<Change>,
+    change: Change,
+    with: Vec<Change>,
 ) -> Result<(), StoreError> {
-    let now = world.now();
-    let note = ErrorNote::from(&dropped(Phase::NotWritten));
-    let waiting = begun.fail(note, Some(now), now).unwrap_or_else(|_| begun.clone());
     world.backlog.note(&begun.chat);
-    changes.push(match replaces {
-        None => Change::insert(&waiting),
-        Some(version) => Change::update(version, &waiting),
-    });
-    let outcomes = open.journal.commit_patiently(changes, &world.abort).await?;
-    if outcomes.last() != Some(&Cas::Lost) {
-        return Ok(());
+    if !with.is_empty() {
+        // They lose where they took effect already.
+        let _ = open.journal.commit_patiently(with, &world.abort).await?;
     }
-    let stored = open.journal.outbox().get(&begun.key).await?;
-    let same = |stored: &Stored<OutboxRecord>| {
-        let OutboxRecord { state, order, attempts, .. } = &stored.record;
-        (*state, *order, *attempts) == (begun.state, begun.order, begun.attempts)
-    };
-    if let Some(stored) = stored.filter(same) {
-        let change = Change::update(stored.version, &waiting);
+    let Cas::Applied(version) = open.journal.find_out(change, &world.abort).await? else { return Ok(()) };
+    // It is waiting already if it was journaled so.
+    if let Ok(waiting) = begun.release(world.now()) {
+        let change = Change::update(version, &waiting);
         world.count_stale(&open.journal.commit_patiently(vec![change], &world.abort).await?);
     }
     Ok(())
@@ -98,7 +87,7 @@ impl Drop for Call<'_> {
             return;
         }
         let (world, started) = (Arc::clone(self.world), self.started.clone());
-        let answer = self.answer.take().unwrap_or_else(|| Err(dropped(Phase::Unknown)));
+        let answer = self.answer.take().unwrap_or_else(|| Err(dropped()));
         self.world.spawn_tracked("settle-dropped-send", async move {
             let Some(open) = &world.journal else { return };
             if let Err(error) = conclude(&world, open, None, &started, &answer).await {
@@ -108,6 +97,6 @@ impl Drop for Call<'_> {
     }
 }
 
-fn dropped(phase: Phase) -> ChannelError {
-    ChannelError::new(ErrorClass::Transient, phase, "the send was dropped by its caller")
+fn dropped() -> ChannelError {
+    ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the send was dropped by its caller")
 }

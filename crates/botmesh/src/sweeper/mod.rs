@@ -11,9 +11,7 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
-use crate::core::journal::{
-    Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Sessions, Stored, Unreadable,
-};
+use crate::core::journal::{Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Stored, Unreadable};
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
@@ -158,7 +156,6 @@ impl Sweeper {
         if self.clean.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_clean) {
             return Ok(());
         }
-        let ours = open.journal.owner();
         let mut found = false;
         for state in [InboxState::Working, InboxState::Queued] {
             let mut after = None;
@@ -166,9 +163,7 @@ impl Sweeper {
                 let page = open.journal.inbox().list(state, after.as_ref(), PAGE).await?;
                 self.tell_unreadable(&page.unreadable);
                 let mut orphans = page.records;
-                orphans.retain(|stored| {
-                    is_orphan(stored.record.owner.as_ref(), &ours, &sessions, Leased::Messages)
-                });
+                orphans.retain(|stored| sessions.is_orphan(stored.record.owner.as_ref(), Leased::Messages));
                 found |= !orphans.is_empty();
                 self.adopt(open, orphans).await?;
                 match page.next {
@@ -262,9 +257,4 @@ impl Sweeper {
             tracing::error!(%key, %reason, "a record cannot be read and is left as it is");
         }
     }
-}
-
-/// Whether nobody alive is to finish a record.
-fn is_orphan(owner: Option<&Owner>, ours: &Owner, sessions: &Sessions, leased: Leased) -> bool {
-    owner.is_none_or(|owner| owner != ours && sessions.has_lost(owner, leased))
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::{PAGE, Sweeper, is_orphan};
+use super::{PAGE, Sweeper};
 use crate::core::error::StoreError;
 use crate::core::id::ChatId;
 use crate::core::journal::{Leased, OutboxRecord, OutboxState, Sessions, Stored};
@@ -69,7 +69,6 @@ impl Sweeper {
         open: &OpenJournal,
         sessions: &Sessions,
     ) -> Result<bool, StoreError> {
-        let ours = open.journal.owner();
         let mut after = None;
         let mut found = false;
         loop {
@@ -77,7 +76,7 @@ impl Sweeper {
             self.tell_unreadable(&page.unreadable);
             let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
             for stored in page.records {
-                if is_orphan(stored.record.owner.as_ref(), &ours, sessions, Leased::Sends) {
+                if sessions.is_orphan(stored.record.owner.as_ref(), Leased::Sends) {
                     chats.entry(stored.record.chat.clone()).or_default().push(stored);
                 }
             }

@@ -141,13 +141,11 @@ impl Turns {
     async fn begin_again(&self, work: &Work, again: &Again) -> Option<Stored<InboxRecord>> {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
-        let queued = match again {
-            Again::After { error, .. } => {
-                stored.record.fail(error, now, max, now).ok()?.adopt(&owner, max, now)
-            }
-            Again::Held => stored.record.release(now),
+        let failed = match again {
+            Again::After { error, .. } => Some(error.as_str()),
+            Again::Held => None,
         };
-        let record = queued.ok()?.start(&owner, now).ok()?;
+        let record = stored.record.begin_again(failed, &owner, max, now).ok()?;
         let change = vec![Change::update(stored.version, &record)];
         let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
         let version = outcomes.into_iter().next()?.applied()?;

@@ -21,6 +21,8 @@ const LAST_DELAY: Duration = Duration::from_secs(5);
 pub struct Change {
     key: Bytes,
     kind: Kind,
+    /// Chosen when it is committed, unless it must be recognised later.
+    write: Option<WriteId>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,15 +44,20 @@ impl Change {
 
     /// Removes a record.
     pub fn delete<R: Record>(stored: &Stored<R>) -> Self {
-        Self { key: record::key::<R>(stored.record.id()), kind: Kind::Delete { expect: stored.version } }
+        Self {
+            key: record::key::<R>(stored.record.id()),
+            kind: Kind::Delete { expect: stored.version },
+            write: None,
+        }
     }
 
     fn put<R: Record>(record: &R, expect: Expect) -> Self {
         let kind = Kind::Put { expect, value: record::encode(record), index: record.index() };
-        Self { key: record::key::<R>(record.id()), kind }
+        Self { key: record::key::<R>(record.id()), kind, write: None }
     }
 
-    fn into_op(self, write: WriteId) -> Result<Op, StoreError> {
+    fn into_op(self, new_write_id: impl FnOnce() -> WriteId) -> Result<Op, StoreError> {
+        let write = self.write.unwrap_or_else(new_write_id);
         let key = self.key;
         match self.kind {
             Kind::Put { expect, value, index } => {
@@ -91,14 +98,29 @@ impl Committer {
         changes: Vec<Change>,
         until: Option<&CancellationToken>,
     ) -> Result<Vec<Cas<Version>>, StoreError> {
-        let mut ops = Vec::with_capacity(changes.len());
-        for change in changes {
-            ops.push(change.into_op(self.new_write_id())?);
-        }
+        let ops = self.ops(changes)?;
         match self.kv.commit(ops.clone()).await {
             Ok(outcomes) => Ok(outcomes.into_iter().map(cas).collect()),
-            Err(error) => self.commit_again(ops, error, until).await,
+            Err(error) => self.commit_again(ops, Some(error), until).await,
         }
+    }
+
+    /// Makes a change recognisable for [`find_out`](Self::find_out).
+    pub(super) fn identified(&self, change: Change) -> Change {
+        Change { write: Some(self.new_write_id()), ..change }
+    }
+
+    /// Commits identified changes again whose commit was dropped.
+    pub(super) async fn find_out(
+        &self,
+        changes: Vec<Change>,
+        until: Option<&CancellationToken>,
+    ) -> Result<Vec<Cas<Version>>, StoreError> {
+        self.commit_again(self.ops(changes)?, None, until).await
+    }
+
+    fn ops(&self, changes: Vec<Change>) -> Result<Vec<Op>, StoreError> {
+        changes.into_iter().map(|change| change.into_op(|| self.new_write_id())).collect()
     }
 
     fn new_write_id(&self) -> WriteId {
@@ -110,27 +132,31 @@ impl Committer {
         id
     }
 
+    /// `first` is how the first attempt failed; `None` if nobody knows.
     async fn commit_again(
         &self,
         ops: Vec<Op>,
-        first: StoreError,
+        first: Option<StoreError>,
         until: Option<&CancellationToken>,
     ) -> Result<Vec<Cas<Version>>, StoreError> {
         let mut known: Vec<Option<Cas<Version>>> = vec![None; ops.len()];
-        let mut error = first;
         // Once unknown, always unknown: a later failure without effect says nothing of the earlier attempt.
-        let mut unknown = false;
-        let mut delay = FIRST_DELAY;
-        for retry in 0u32.. {
-            unknown |= error.effect() == Effect::Unknown;
-            let patient = until.map_or(retry < RETRIES, |until| !until.is_cancelled());
-            if !error.retry() || !patient {
-                break;
+        let mut unknown = first.is_none();
+        let mut error = first;
+        let (mut retry, mut delay) = (0, FIRST_DELAY);
+        loop {
+            if let Some(failed) = error.take() {
+                unknown |= failed.effect() == Effect::Unknown;
+                let patient = until.map_or(retry < RETRIES, |until| !until.is_cancelled());
+                if !failed.retry() || !patient {
+                    return Err(if unknown { failed.with_unknown_effect() } else { failed });
+                }
+                self.seams.clock.sleep(delay).await;
+                retry += 1;
+                delay = (delay * 2).min(LAST_DELAY);
             }
-            self.seams.clock.sleep(delay).await;
-            delay = (delay * 2).min(LAST_DELAY);
             if unknown && let Err(failed) = self.read_back(&ops, &mut known).await {
-                error = failed;
+                error = Some(failed);
                 continue;
             }
             let open: Vec<usize> = (0..ops.len()).filter(|&i| known[i].is_none()).collect();
@@ -140,14 +166,23 @@ impl Committer {
             match self.kv.commit(open.iter().map(|&i| ops[i].clone()).collect()).await {
                 Ok(outcomes) => {
                     for (i, outcome) in open.into_iter().zip(outcomes) {
-                        known[i] = Some(cas(outcome));
+                        known[i] = Some(cas(outcome)).filter(|cas| !unknown || *cas != Cas::Lost);
                     }
-                    return Ok(known.into_iter().flatten().collect());
                 }
-                Err(failed) => error = failed,
+                Err(failed) => {
+                    error = Some(failed);
+                    continue;
+                }
             }
+            // An earlier attempt may have taken effect just before this one, which then lost against its own.
+            if known.contains(&None)
+                && let Err(failed) = self.read_back(&ops, &mut known).await
+            {
+                error = Some(failed);
+                continue;
+            }
+            return Ok(known.into_iter().map(|known| known.unwrap_or(Cas::Lost)).collect());
         }
-        Err(if unknown { error.with_unknown_effect() } else { error })
     }
 
     /// Recognises the writes that are already there.

@@ -175,6 +175,25 @@ impl InboxRecord {
         Ok(Self { owner: None, error, due: Some(retry_at), ..self.in_state(InboxState::Waiting, now) })
     }
 
+    /// The next attempt begins in the same process, without another write between them. It is charged if the one before
+    /// `failed` with an error, and not if that did not count.
+    ///
+    /// # Errors
+    /// It is not being worked on by `owner`, or no attempt is left.
+    pub fn begin_again(
+        &self,
+        failed: Option<&str>,
+        owner: &Owner,
+        max_attempts: u32,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
+        let queued = match failed {
+            Some(error) => self.fail(error, now, max_attempts, now)?.adopt(owner, max_attempts, now)?,
+            None => self.release(now)?,
+        };
+        queued.start(owner, now)
+    }
+
     /// The attempt did not count: back to the queue, with the attempt refunded. Whoever adopts it goes on.
     ///
     /// # Errors

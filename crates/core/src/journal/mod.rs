@@ -25,7 +25,7 @@ pub use ambiguity::{Ambiguity, OnAmbiguous};
 pub use committer::Change;
 pub use inbox::{InboxRecord, InboxState};
 pub use lease::{Lease, Leased, Leases};
-pub use outbox::{ErrorNote, OutboxRecord, OutboxState, Part, Send};
+pub use outbox::{ErrorNote, Follows, OutboxRecord, OutboxState, Part, Send};
 pub use record::{Owner, Page, Record, Refused, Stored, Unreadable};
 pub use revival::Revival;
 pub use session::{Beat, Sessions};
@@ -187,6 +187,27 @@ impl Journal {
     /// The backend's failure, after the retries.
     pub async fn commit_one(&self, change: Change) -> Result<Cas<Version>, StoreError> {
         let outcomes = self.commit(vec![change]).await?;
+        Ok(outcomes.into_iter().next().unwrap_or(Cas::Lost))
+    }
+
+    /// Makes a change recognisable, for a caller that may go away while it is committed; see
+    /// [`find_out`](Self::find_out).
+    pub fn identified(&self, change: Change) -> Change {
+        self.inner.committer.identified(change)
+    }
+
+    /// Finds out what became of an [`identified`](Self::identified) change whose commit was dropped. To look would not be
+    /// enough, because the write may still be under way: it is made again unless it is there already. Goes on trying until
+    /// `until` is cancelled.
+    ///
+    /// # Errors
+    /// As [`commit_patiently`](Self::commit_patiently).
+    pub async fn find_out(
+        &self,
+        change: Change,
+        until: &CancellationToken,
+    ) -> Result<Cas<Version>, StoreError> {
+        let outcomes = self.inner.committer.find_out(vec![change], Some(until)).await?;
         Ok(outcomes.into_iter().next().unwrap_or(Cas::Lost))
     }
 

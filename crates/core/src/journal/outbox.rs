@@ -40,6 +40,28 @@ impl OutboxState {
     }
 }
 
+/// Whether a part of a longer text may go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// The part before it is out, or nobody will ever know.
+    Now,
+    /// The part before it is still to come.
+    Later,
+    /// The part before it was given up or removed.
+    Never,
+}
+
+impl Follows {
+    /// Where the part before it is in this state; `None` if that is not in the outbox.
+    pub fn after(previous: Option<OutboxState>) -> Self {
+        match previous {
+            Some(OutboxState::Sent | OutboxState::Unknown) => Self::Now,
+            Some(OutboxState::InFlight | OutboxState::Waiting) => Self::Later,
+            Some(OutboxState::Dead) | None => Self::Never,
+        }
+    }
+}
+
 /// What a channel said about a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorNote {
@@ -244,6 +266,11 @@ impl OutboxRecord {
         }
         let attempts = self.attempts.saturating_sub(1);
         Ok(Self { attempts, due: Some(now), ..self.in_state(OutboxState::Waiting, now) })
+    }
+
+    /// Whether another attempt may follow one that failed with `error`, with at most `retries` after the first.
+    pub fn may_retry(&self, error: &ChannelError, retries: u32) -> bool {
+        error.retryable && self.attempts <= retries
     }
 
     /// The channel took it.

@@ -331,6 +331,11 @@ impl Sessions {
         }
     }
 
+    /// Whether nobody alive is to finish a record that names `owner`, so that the asking process takes it over.
+    pub fn is_orphan(&self, owner: Option<&Owner>, leased: Leased) -> bool {
+        owner.is_none_or(|owner| *owner != self.asker && self.has_lost(owner, leased))
+    }
+
     /// Whether `owner` has lost its messages and its sends; see [`has_lost`](Self::has_lost).
     pub fn is_dead(&self, owner: &Owner) -> bool {
         self.has_lost(owner, Leased::Messages) && self.has_lost(owner, Leased::Sends)

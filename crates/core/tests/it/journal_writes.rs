@@ -1,7 +1,7 @@
 //! What the journals do with answers that are lost and with records that they do not know.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,6 +20,7 @@ use botmesh_core::scope::Scope;
 use botmesh_core::spawn::{Seams, Spawner, Task};
 use botmesh_core::time::{Clock, Timestamp};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -62,6 +63,9 @@ impl Spawner for NoTasks {
 pub(crate) struct Forgetful {
     pub(crate) inner: Arc<dyn DurableKv>,
     lose: Arc<AtomicU32>,
+    /// How many commits are held back and told as unknown, and what is held: it takes effect just before the next one.
+    hold: Arc<AtomicU32>,
+    held: Arc<Mutex<Vec<Op>>>,
     fail: Arc<AtomicU32>,
     deaf: Arc<AtomicBool>,
 }
@@ -84,6 +88,12 @@ impl DurableKv for Forgetful {
         if take(&self.fail) {
             return Err(unavailable());
         }
+        if take(&self.hold) {
+            self.held.lock().unwrap().extend(ops);
+            return Err(unavailable().with_unknown_effect());
+        }
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        let _ = self.inner.commit(held).await?;
         let outcomes = self.inner.commit(ops).await?;
         if take(&self.lose) { Err(unavailable().with_unknown_effect()) } else { Ok(outcomes) }
     }
@@ -124,7 +134,8 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn new() -> Self {
         let inner: Arc<dyn DurableKv> = Arc::new(MemoryKv::new());
-        let kv = Forgetful { inner, lose: Arc::default(), fail: Arc::default(), deaf: Arc::default() };
+        let (lose, hold, held, fail, deaf) = Default::default();
+        let kv = Forgetful { inner, lose, hold, held, fail, deaf };
         Self { kv, clock: Arc::default(), seed: AtomicU32::new(1) }
     }
 
@@ -210,6 +221,40 @@ async fn a_write_of_somebody_else_is_never_taken_for_ones_own() {
     assert!(one.commit_one(Change::update(version, &done)).await.unwrap().applied().is_some());
     desk.kv.lose.store(1, Ordering::Relaxed);
     assert_eq!(two.commit_one(Change::update(version, &done)).await.unwrap(), Cas::Lost);
+}
+
+#[tokio::test]
+async fn a_write_that_takes_effect_between_the_look_and_the_next_attempt_is_known_as_ones_own() {
+    let desk = Desk::new();
+    let journal = desk.open("desk").await;
+    let mine = message(&journal, "m1");
+    desk.kv.hold.store(1, Ordering::Relaxed);
+    let version = journal.commit_one(Change::insert(&mine)).await.unwrap().applied();
+    let stored = journal.inbox().get(&mine.id).await.unwrap().unwrap();
+    assert_eq!(version, Some(stored.version));
+    // Beside another one's: of two changes in one commit, each is told by itself.
+    let other = message(&journal, "m1");
+    desk.kv.hold.store(1, Ordering::Relaxed);
+    let changes = vec![Change::insert(&other), Change::insert(&send(&journal, "k"))];
+    let outcomes = journal.commit(changes).await.unwrap();
+    let applied: Vec<bool> = outcomes.into_iter().map(|outcome| outcome.applied().is_some()).collect();
+    assert_eq!(applied, [false, true]);
+}
+
+#[tokio::test]
+async fn what_became_of_a_dropped_commit_is_told_by_the_write_and_not_by_what_it_wrote() {
+    let desk = Desk::new();
+    let journal = desk.open("desk").await;
+    let never = CancellationToken::new();
+    let begun = send(&journal, "k");
+    // It never took effect: it does now, once.
+    let change = journal.identified(Change::insert(&begun));
+    let first = journal.find_out(change.clone(), &never).await.unwrap();
+    assert!(first.applied().is_some());
+    assert_eq!(journal.find_out(change, &never).await.unwrap(), first);
+    // The very same record by another write of the same process: another attempt, which is under way.
+    let twin = journal.identified(Change::insert(&begun));
+    assert_eq!(journal.find_out(twin, &never).await.unwrap(), Cas::Lost);
 }
 
 #[tokio::test]
