@@ -28,6 +28,13 @@ impl TestSpawner {
         self.lock().iter().filter(|(_, task)| !task.is_finished()).map(|(name, _)| *name).collect()
     }
 
+    /// Stops the tasks of this name where they wait, the next time that the runtime has time for it.
+    pub fn kill(&self, name: &str) {
+        for (_, task) in self.lock().iter().filter(|(of, _)| *of == name) {
+            task.abort();
+        }
+    }
+
     /// Stops every task where it waits, without a chance to clean up by itself, and returns when all have ended.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ mod flows;
 mod guarantees;
 mod journals;
 mod keys;
+mod leases;
 mod long_texts;
 mod media;
 mod operating;

@@ -11,6 +11,7 @@ use botmesh::core::memory::{MemoryKv, MemoryStore};
 use botmesh::core::provider::{Provider, Resolve};
 use botmesh::core::scope::Scope;
 use botmesh::core::spawn::{Seams, Spawner};
+use botmesh::core::time::Clock;
 use botmesh::{Bot, BotBuilder, BotEvent, Durability, Journals};
 use botmesh_testing::{LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
 use tokio::sync::broadcast;
@@ -27,8 +28,10 @@ pub(crate) struct Stage {
     pub(crate) clock: VirtualClock,
     /// What the bot gets in place of the channel itself.
     pub(crate) provider: Option<Arc<dyn Provider>>,
+    /// The clock that the next bot reads in place of the stage's own.
+    pub(crate) own_clock: Option<Arc<dyn Clock>>,
     store: MemoryStore,
-    kv: Arc<dyn DurableKv>,
+    pub(crate) kv: Arc<dyn DurableKv>,
     /// The seed of the next life: no two processes draw the same random numbers.
     seed: AtomicU64,
 }
@@ -57,6 +60,7 @@ impl Stage {
             channel: MockProvider::with_resolve(resolve),
             clock: VirtualClock::new(),
             provider: None,
+            own_clock: None,
             store: MemoryStore::new(),
             kv,
             seed: AtomicU64::new(7),
@@ -105,7 +109,7 @@ impl Stage {
 
     fn seams(&self, spawner: &TestSpawner) -> Seams {
         Seams {
-            clock: Arc::new(self.clock.clone()),
+            clock: self.own_clock.clone().unwrap_or_else(|| Arc::new(self.clock.clone())),
             entropy: Arc::new(SeededEntropy::new(self.seed.fetch_add(1, Ordering::Relaxed))),
             spawner: Arc::new(spawner.clone()),
         }
