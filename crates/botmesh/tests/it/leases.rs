@@ -5,16 +5,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use botmesh::BotBuilder;
-use botmesh::core::error::{LeaseLost, LeaseLostReason, SendError};
+use botmesh::core::CancellationToken;
+use botmesh::core::error::{ChannelError, ErrorClass, LeaseLost, LeaseLostReason, Phase, SendError};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::InboxState;
 use botmesh::core::kv::Op;
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{
+    AdmitError, Capabilities, ConnectionState, InboundSink, Provider, Resolve, SendReceipt, SendRequest,
+};
 use botmesh::core::time::{Clock, Timestamp};
 use botmesh::prelude::*;
+use botmesh::{BotBuilder, BotEvent};
 use botmesh_testing::{Fault, LossyKv, VirtualClock};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::support::{Life, Stage};
 
@@ -74,7 +77,7 @@ struct Gated {
 impl Gated {
     fn new() -> Self {
         let gated = Self::default();
-        gated.gate.lock().unwrap().replace(Arc::new(Semaphore::new(0)));
+        gated.gate.lock().expect("nobody panicked").replace(Arc::new(Semaphore::new(0)));
         gated
     }
 
@@ -84,13 +87,13 @@ impl Gated {
             let gated = gated.clone();
             async move {
                 gated.starts.fetch_add(1, Ordering::Relaxed);
-                let gate = gated.gate.lock().unwrap().clone();
+                let gate = gated.gate.lock().expect("nobody panicked").clone();
                 if let Some(gate) = gate {
                     drop(gate.acquire().await);
                 }
                 let replied = c.reply(c.text()).await;
                 if let Err(SendError::LeaseLost(LeaseLost { reason })) = &replied {
-                    gated.refused.lock().unwrap().push(*reason);
+                    gated.refused.lock().expect("nobody panicked").push(*reason);
                 }
                 replied
             }
@@ -98,7 +101,7 @@ impl Gated {
     }
 
     fn open(&self) {
-        if let Some(gate) = self.gate.lock().unwrap().as_ref() {
+        if let Some(gate) = self.gate.lock().expect("nobody panicked").as_ref() {
             gate.add_permits(1_000);
         }
     }
@@ -108,7 +111,7 @@ impl Gated {
     }
 
     fn refused(&self) -> Vec<LeaseLostReason> {
-        self.refused.lock().unwrap().clone()
+        self.refused.lock().expect("nobody panicked").clone()
     }
 }
 
@@ -131,9 +134,13 @@ fn count(life: &mut Life, names: &[&str]) -> Vec<usize> {
     names.iter().map(|name| told.iter().filter(|one| one == &name).count()).collect()
 }
 
+/// Whether the event was told since the last look.
+fn tells(events: &mut broadcast::Receiver<BotEvent>, name: &str) -> bool {
+    std::iter::from_fn(|| events.try_recv().ok()).any(|event| event.name() == name)
+}
+
 async fn in_state(life: &Life, state: InboxState) -> usize {
-    let journal = life.bot.journal().expect("a journal");
-    journal.inbox().list(state, None, 1_000).await.expect("a listing").records.len()
+    life.journals().inbox().list(state, None, 1_000).await.expect("a listing").records.len()
 }
 
 #[tokio::test]
@@ -157,7 +164,7 @@ async fn a01_a_process_that_stood_still_past_its_lease_sends_nothing_and_the_mes
     assert_eq!((stage.channel.sent().len(), slow.starts()), (1, 1));
     assert_eq!(frozen.bot.metrics().stale_leases, 1);
     assert_eq!(in_state(&other, InboxState::Done).await, 1);
-    let error = frozen.ended.get().unwrap().as_ref().expect_err("a reason");
+    let error = frozen.ended.get().expect("an end").as_ref().expect_err("a reason");
     assert!(error.contains("`bot`") && error.contains("outbox.lease"), "{error}");
     assert_eq!(count(&mut frozen, &["durability:lease-lost", "durability:superseded"]), [1, 1]);
     other.stop().await;
@@ -190,11 +197,41 @@ async fn a_process_that_stood_still_goes_on_when_nobody_took_anything_over() {
 }
 
 #[tokio::test]
+async fn no_handler_begins_before_the_lease_is_held_again() {
+    let mut stage = Stage::new(Resolve::Never);
+    let machine = MachineClock::of_next(&mut stage);
+    let (gate, starts) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (waits, count) = (Arc::clone(&gate), Arc::clone(&starts));
+    // It says nothing, so that nothing of it is refused.
+    let life = stage.start(|bot| {
+        bot.otherwise(move |_: Ctx| {
+            let gate = Arc::clone(&waits);
+            count.fetch_add(1, Ordering::Relaxed);
+            async move { drop(gate.acquire().await) }
+        })
+    });
+    for event in ["m1", "m2"] {
+        assert!(life.deliver(Inbound::text(event, "ana", "hi")).await);
+    }
+    machine.freeze(true);
+    stage.clock.advance(120 * SECOND).await;
+    gate.add_permits(10);
+    stage.clock.advance(10 * SECOND).await;
+    assert_eq!((starts.load(Ordering::Relaxed), in_state(&life, InboxState::Done).await), (1, 1));
+    machine.freeze(false);
+    life.until("the second", || starts.load(Ordering::Relaxed) == 2).await;
+    life.settled().await;
+    assert_eq!(in_state(&life, InboxState::Done).await, 2);
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn what_was_taken_over_meanwhile_is_not_sent_although_the_lease_is_held_again() {
     let mut stage = Stage::new(Resolve::Never);
     let machine = MachineClock::of_next(&mut stage);
     let (slow, slower) = (Gated::new(), Gated::new());
     let first = stage.start(|bot| slow.build(bot));
+    let mut events = first.bot.events();
     assert!(first.deliver(Inbound::text("m1", "ana", "hi")).await);
     machine.freeze(true);
     stage.own_clock = None;
@@ -202,8 +239,7 @@ async fn what_was_taken_over_meanwhile_is_not_sent_although_the_lease_is_held_ag
     // Right then, before the session is removed.
     second.until("the takeover", || slower.starts() == 1).await;
     machine.freeze(false);
-    let renewed = || first.bot.journal().is_some_and(|journal| journal.lease().lapses() == 1);
-    first.until("the renewal", renewed).await;
+    first.until("the renewal", || tells(&mut events, "durability:lease-renewed")).await;
     slow.open();
     first.until("its refusal", || slow.refused() == [LeaseLostReason::Expired]).await;
     assert!(stage.channel.sent().is_empty());
@@ -283,23 +319,72 @@ async fn a_superseded_process_begins_nothing_more() {
     let stage = Stage::new(Resolve::Never);
     let slow = Gated::new();
     let mut old = stage.start(|bot| slow.build(bot));
+    let mut events = old.bot.events();
     for n in 1..=3 {
         assert!(old.deliver(Inbound::text(format!("m{n}"), "ana", n.to_string())).await);
     }
     let new = stage.start(echo);
     new.until("all replies", || stage.channel.texts_to("ana") == ["1", "2", "3"]).await;
-    old.until("the notice", || {
-        old.bot
-            .journal()
-            .is_some_and(|journal| journal.lease().check(botmesh::core::journal::Leased::Messages).is_err())
-    })
-    .await;
+    old.until("the notice", || tells(&mut events, "durability:superseded")).await;
     slow.open();
     old.until("its end", || old.ended.get().is_some()).await;
     assert_eq!((slow.starts(), slow.refused()), (1, vec![LeaseLostReason::Superseded]));
     assert_eq!(old.bot.metrics().stale_leases, 1);
     assert_eq!(stage.channel.sent().len(), 3);
     assert_eq!(count(&mut old, &["durability:superseded", "durability:lease-lost"]), [1, 0]);
+    new.stop().await;
+}
+
+/// A channel that does not hear that it is to stop.
+struct DeafChannel {
+    connection: watch::Sender<ConnectionState>,
+    sink: Mutex<Option<Arc<dyn InboundSink>>>,
+}
+
+#[async_trait]
+impl Provider for DeafChannel {
+    fn id(&self) -> &str {
+        "deaf"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.connection.subscribe()
+    }
+
+    async fn run(&self, sink: Arc<dyn InboundSink>, _: CancellationToken) -> Result<(), ChannelError> {
+        self.sink.lock().expect("nobody panicked").replace(sink);
+        std::future::pending().await
+    }
+
+    async fn send(&self, _: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        Ok(SendReceipt { message: "sent".into() })
+    }
+}
+
+#[tokio::test]
+async fn a_superseded_process_takes_no_message_over() {
+    let mut stage = Stage::new(Resolve::Never);
+    let (connection, sink) = (watch::Sender::new(ConnectionState::Open), Mutex::new(None));
+    let channel = Arc::new(DeafChannel { connection, sink });
+    stage.provider = Some(Arc::<DeafChannel>::clone(&channel));
+    let mut old = stage.start(echo);
+    old.until("the channel", || channel.sink.lock().expect("nobody panicked").is_some()).await;
+    let sink = channel.sink.lock().expect("nobody panicked").clone().expect("it runs");
+    stage.provider = None;
+    let new = stage.start(echo);
+    let mut superseded = false;
+    while !superseded {
+        stage.clock.advance(SECOND / 10).await;
+        superseded = count(&mut old, &["durability:superseded"]) == [1];
+    }
+    assert!(matches!(sink.admit(Inbound::text("m1", "ana", "hi")).await, Err(AdmitError::Stopping)));
+    assert!(new.deliver(Inbound::text("m1", "ana", "hi")).await);
+    new.until("the reply", || stage.channel.texts_to("ana") == ["hi"]).await;
+    old.until("its end", || old.ended.get().is_some()).await;
     new.stop().await;
 }
 
@@ -342,11 +427,7 @@ async fn a15_a_wall_clock_that_steps_steals_no_lease_and_sends_nothing_early() {
     let slower = "in half a minute";
     let wait = 30 * SECOND;
     for (n, step) in [(0, -3_600_000), (1, 7_200_000)] {
-        let busy = botmesh::core::error::ChannelError::new(
-            botmesh::core::error::ErrorClass::RateLimited,
-            botmesh::core::error::Phase::Answered,
-            "later",
-        );
+        let busy = ChannelError::new(ErrorClass::RateLimited, Phase::Answered, "later");
         stage.channel.fail_next(busy.with_retry_after(wait));
         let failed = stage.clock.monotonic();
         stepping.bot.enqueue(format!("k{n}"), "ana", slower).await.expect("enqueued");
@@ -376,7 +457,7 @@ async fn a15_a_step_of_the_one_clock_of_all_processes_steals_no_lease() {
     let one = stage.start_with(named("one"), |bot| slow.build(bot));
     assert!(one.deliver(Inbound::text("m1", "ana", "hi")).await);
     let other = stage.start_with(named("other"), echo);
-    other.until("the other one's start", || other.bot.journal().is_some()).await;
+    other.started().await;
     for step in [-3_600_000, 7_200_000, 60_000] {
         stage.clock.step_wall(step);
         stage.clock.advance(120 * SECOND).await;
@@ -466,15 +547,16 @@ async fn a_run_that_is_dropped_gives_up_what_it_owns() {
 async fn k03_a_thousand_starts_leave_only_a_few_sessions() {
     let stage = Stage::new(Resolve::Never);
     let live = stage.start_with(named("live"), echo);
-    live.until("its start", || live.bot.journal().is_some()).await;
+    live.started().await;
     for n in 0..1_000 {
         let life = stage.start_with(named(&format!("bot/{n:04}")), echo);
-        life.until("its start", || life.bot.journal().is_some()).await;
+        life.started().await;
         if n % 2 == 0 { life.kill().await } else { life.stop().await }
     }
     // The lease and one poll.
     stage.clock.advance(62 * SECOND).await;
-    let sessions = live.bot.journal().unwrap().sessions().await.unwrap();
-    assert!(sessions.len() <= 11, "{} sessions are left", sessions.len());
+    // One more looks.
+    let sessions = stage.journal().await.sessions().await.expect("the sessions");
+    assert!(sessions.len() <= 12, "{} sessions are left", sessions.len());
     live.stop().await;
 }

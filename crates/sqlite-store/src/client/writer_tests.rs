@@ -119,3 +119,27 @@ fn a_dropped_call_is_done_all_the_same() {
         assert!(known.is_some());
     });
 }
+
+#[test]
+fn a_write_waits_as_long_as_it_takes_for_the_writer_that_goes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    block_on(async {
+        // Nobody else would be waited for.
+        let config = SqliteConfig::default().with_busy_timeout(std::time::Duration::from_millis(1));
+        let client = Client::open(&folder.path().join("bot.db"), config).await.unwrap();
+        let first = client.beside().await.unwrap();
+        let (release, held) = hold();
+        let reads = async {
+            for _ in 0..200 {
+                client.read(super::super::Lane::Rows, "look", |_| Ok(())).await.unwrap();
+            }
+            drop(release);
+        };
+        let (held, waited, ()) =
+            tokio::join!(first.write("hold", 1, held), client.write("wait", 1, insert("a")), reads);
+        held.unwrap();
+        waited.unwrap();
+        first.close().await.unwrap();
+        client.write("after", 1, insert("b")).await.unwrap();
+    });
+}

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod crash;
+mod dedicated;
 mod file;
 mod log;
 mod processes;
