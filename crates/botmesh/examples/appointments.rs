@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use botmesh::FileDurability;
 use botmesh::prelude::*;
+use botmesh::{BotBuilder, FileDurability};
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_terminal::{Terminal, Transcript};
 use clap::Parser;
@@ -118,6 +118,16 @@ async fn cancel(c: Ctx) -> Result {
     Ok(())
 }
 
+/// What the desk answers, on whatever it runs.
+pub(crate) fn desk(bot: BotBuilder) -> BotBuilder {
+    bot.when(["hi", "hello", "hola"], |c: Ctx| async move { c.reply(format!("Hello! {HELP}")).await })
+        .when("book", |c: Ctx| async move { c.enter("booking") })
+        .when("list", list)
+        .when(regex(r"(?i)^\s*cancel\s+(\S+)\s*$"), cancel)
+        .otherwise(|c: Ctx| async move { c.reply(HELP).await })
+        .flow(booking())
+}
+
 async fn run(args: Args) -> Result {
     let store = SqliteStore::open(args.data.join("appointments.db")).await?;
     let file = match &args.journals {
@@ -128,20 +138,13 @@ async fn run(args: Args) -> Result {
         Some(file) => Durability::new(file.clone()),
         None => Durability::new(store.durability()),
     };
-    let bot = Bot::builder()
-        .durability(durability.with_instance_id(args.instance.as_str()))
-        .store(store.clone())
-        .when(["hi", "hello", "hola"], |c: Ctx| async move { c.reply(format!("Hello! {HELP}")).await })
-        .when("book", |c: Ctx| async move { c.enter("booking") })
-        .when("list", list)
-        .when(regex(r"(?i)^\s*cancel\s+(\S+)\s*$"), cancel)
-        .otherwise(|c: Ctx| async move { c.reply(HELP).await })
-        .flow(booking());
+    let bot =
+        Bot::builder().durability(durability.with_instance_id(args.instance.as_str())).store(store.clone());
     let bot = match (&args.from, &args.to) {
         (Some(from), Some(to)) => bot.provider(Transcript::open(from as &Path, to as &Path)?),
         _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
     };
-    bot.build()?.run().await?;
+    desk(bot).build()?.run().await?;
     if let Some(file) = file {
         file.close().await?;
     }

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use botmesh_core::Bytes;
 use botmesh_core::error::{StoreError, StoreErrorKind};
+use botmesh_core::journal::WritePoint;
 use botmesh_core::kv::{Caps, Cursor, DurableKv, Entry, Op, Outcome, Range};
 use botmesh_core::time::{Clock, Timestamp};
 use tokio::sync::watch;
+
+use crate::Crash;
 
 const BACKEND: &str = "lossy";
 
@@ -29,18 +33,37 @@ pub enum Fault {
     CrashBefore,
     /// Everything is applied, no answer arrives, and every later call fails: the process died after the write.
     CrashAfter,
+    /// Of the commit's writes only one is applied, and every later call fails: the process died halfway. It is the write
+    /// that the fault was chosen for, else the last one. Writes of one commit are independent, so any of them may be.
+    CrashAmid,
 }
 
 impl Fault {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::FailBefore,
         Self::LoseAnswer,
         Self::Hang,
         Self::HangAfter,
         Self::CrashBefore,
         Self::CrashAfter,
+        Self::CrashAmid,
     ];
+
+    /// Whether the process is dead after it.
+    pub fn is_crash(self) -> bool {
+        match self {
+            Self::CrashBefore | Self::CrashAfter | Self::CrashAmid => true,
+            Self::FailBefore | Self::LoseAnswer | Self::Hang | Self::HangAfter => false,
+        }
+    }
+}
+
+/// Wraps a backend so that the process that uses it can be crashed at any write of its journals:
+/// [`crash_before`](LossyKv::crash_before), [`crash_after`](LossyKv::crash_after). The backend itself stays usable by the
+/// next process.
+pub fn crashable(backend: Arc<dyn DurableKv>) -> LossyKv {
+    LossyKv::new(backend)
 }
 
 /// Wraps a backend and makes chosen commits fail. All scopes of one value share faults and counts.
@@ -55,6 +78,8 @@ pub struct LossyKv {
 
 struct Plan {
     state: Mutex<State>,
+    crash: Crash,
+    calling: AtomicUsize,
     released: watch::Sender<u64>,
     hanging: watch::Sender<usize>,
 }
@@ -65,18 +90,37 @@ struct State {
     ops: u64,
     reads: u64,
     down: bool,
-    crashed: bool,
     numbered: BTreeMap<u64, Fault>,
     matching: Vec<(Predicate, Fault)>,
+    points: BTreeMap<WritePoint, u64>,
+    /// The fault at the write of this number at its point.
+    at_points: BTreeMap<(WritePoint, u64), Fault>,
+    strange: u64,
 }
 
 type Predicate = Box<dyn Fn(&[Op]) -> bool + Send + Sync>;
 
+/// What goes wrong with a commit, and with which of its writes.
+struct Hit {
+    fault: Fault,
+    write: usize,
+}
+
 impl LossyKv {
     /// Wraps `inner`. Until told otherwise, it does just what `inner` does.
     pub fn new(inner: Arc<dyn DurableKv>) -> Self {
-        let plan =
-            Plan { state: Mutex::default(), released: watch::Sender::new(0), hanging: watch::Sender::new(0) };
+        Self::of_process(inner, Crash::new())
+    }
+
+    /// As [`new`](Self::new), for a process that may crash elsewhere too.
+    pub fn of_process(inner: Arc<dyn DurableKv>, crash: Crash) -> Self {
+        let plan = Plan {
+            state: Mutex::default(),
+            crash,
+            calling: AtomicUsize::new(0),
+            released: watch::Sender::new(0),
+            hanging: watch::Sender::new(0),
+        };
         Self { inner, plan: Arc::new(plan), clock: None }
     }
 
@@ -111,6 +155,44 @@ impl LossyKv {
         self.plan.lock().matching.push((Box::new(predicate), fault));
     }
 
+    /// The process dies right before the next write at `point`.
+    pub fn crash_before(&self, point: WritePoint) {
+        self.fault_at(point, 1, Fault::CrashBefore);
+    }
+
+    /// The process dies right after the next write at `point`, before it hears of it.
+    pub fn crash_after(&self, point: WritePoint) {
+        self.fault_at(point, 1, Fault::CrashAfter);
+    }
+
+    /// Makes the commit fail that holds the `nth` write at `point` from now on, counted from 1.
+    pub fn fault_at(&self, point: WritePoint, nth: u64, fault: Fault) {
+        let mut state = self.plan.lock();
+        let nth = state.points.get(&point).copied().unwrap_or(0) + nth;
+        state.at_points.insert((point, nth), fault);
+    }
+
+    /// How often each write of the journals was called, whatever became of it.
+    pub fn points(&self) -> BTreeMap<WritePoint, u64> {
+        self.plan.lock().points.clone()
+    }
+
+    /// How many writes were called that the journals never make.
+    pub fn strange_writes(&self) -> u64 {
+        self.plan.lock().strange
+    }
+
+    /// How many faults have not happened yet.
+    pub fn pending_faults(&self) -> usize {
+        let state = self.plan.lock();
+        state.numbered.len() + state.matching.len() + state.at_points.len()
+    }
+
+    /// How many calls the backend is answering now. Commits that stand still are not among them.
+    pub fn calls_under_way(&self) -> usize {
+        self.plan.calling.load(Ordering::Relaxed)
+    }
+
     /// While `down`, every call fails as if the backend could not be reached, and nothing is applied.
     pub fn set_down(&self, down: bool) {
         self.plan.lock().down = down;
@@ -118,13 +200,17 @@ impl LossyKv {
 
     /// Makes every later call fail, as after a crash. Commits that stand still fail at once.
     pub fn crash(&self) {
-        self.plan.lock().crashed = true;
-        self.release();
+        self.plan.crash.now();
     }
 
     /// Whether a crash has happened.
     pub fn crashed(&self) -> bool {
-        self.plan.lock().crashed
+        self.plan.crash.happened()
+    }
+
+    /// The process that uses this value.
+    pub fn process(&self) -> &Crash {
+        &self.plan.crash
     }
 
     /// Lets the commits go on that stand still now.
@@ -162,9 +248,21 @@ impl LossyKv {
     async fn stand_still(&self) -> Result<(), StoreError> {
         let mut released = self.plan.released.subscribe();
         let _hanging = Hanging::new(&self.plan);
-        let answered = released.changed().await;
-        debug_assert!(answered.is_ok(), "this value holds the sender");
-        self.plan.lock().check("commit")
+        tokio::select! {
+            biased;
+            () = self.plan.crash.wait() => {}
+            answered = released.changed() => debug_assert!(answered.is_ok(), "this value holds the sender"),
+        }
+        self.plan.check("commit")
+    }
+
+    async fn call<T>(&self, call: impl Future<Output = T>) -> T {
+        let _calling = Calling::new(&self.plan);
+        call.await
+    }
+
+    async fn carry_out(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        self.call(self.inner.commit(ops)).await
     }
 }
 
@@ -173,40 +271,75 @@ impl Plan {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn check(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.crash.happened() {
+            return Err(unavailable(operation, "crashed: the process of this handle is dead"));
+        }
+        if self.lock().down {
+            return Err(unavailable(operation, "the test took the backend down"));
+        }
+        Ok(())
+    }
+
     fn read(&self, operation: &'static str) -> Result<(), StoreError> {
-        let mut state = self.lock();
-        state.reads += 1;
-        state.check(operation)
+        self.lock().reads += 1;
+        self.check(operation)
     }
 
     /// Counts a commit and says what goes wrong with it.
-    fn commit(&self, ops: &[Op]) -> Result<Option<Fault>, StoreError> {
-        let mut state = self.lock();
-        state.check("commit")?;
-        state.commits += 1;
-        state.ops += u64::try_from(ops.len()).unwrap_or(u64::MAX);
-        let number = state.commits;
-        let matching = |state: &mut State| {
-            let place = state.matching.iter().position(|(predicate, _)| predicate(ops))?;
-            Some(state.matching.remove(place).1)
-        };
-        let fault = state.numbered.remove(&number).or_else(|| matching(&mut state));
-        if matches!(fault, Some(Fault::CrashBefore)) {
-            state.crashed = true;
+    fn commit(&self, ops: &[Op]) -> Result<Option<Hit>, StoreError> {
+        self.check("commit")?;
+        let hit = self.lock().count(ops);
+        if hit.as_ref().is_some_and(|hit| hit.fault == Fault::CrashBefore) {
+            self.crash.now();
         }
-        Ok(fault)
+        Ok(hit)
     }
 }
 
 impl State {
-    fn check(&self, operation: &'static str) -> Result<(), StoreError> {
-        if self.crashed {
-            return Err(unavailable(operation, "crashed: the process of this handle is dead"));
+    fn count(&mut self, ops: &[Op]) -> Option<Hit> {
+        self.commits += 1;
+        self.ops += u64::try_from(ops.len()).unwrap_or(u64::MAX);
+        let at_point = self.count_points(ops);
+        let last = ops.len().saturating_sub(1);
+        let whole = |fault| Hit { fault, write: last };
+        let numbered = self.numbered.remove(&self.commits).map(whole);
+        numbered.or(at_point).or_else(|| {
+            let place = self.matching.iter().position(|(predicate, _)| predicate(ops))?;
+            Some(whole(self.matching.remove(place).1))
+        })
+    }
+
+    fn count_points(&mut self, ops: &[Op]) -> Option<Hit> {
+        let mut hit = None;
+        for (write, op) in ops.iter().enumerate() {
+            let Some(point) = WritePoint::of(op) else {
+                self.strange += 1;
+                continue;
+            };
+            let times = self.points.entry(point).or_default();
+            *times += 1;
+            if let Some(fault) = self.at_points.remove(&(point, *times)) {
+                hit.get_or_insert(Hit { fault, write });
+            }
         }
-        if self.down {
-            return Err(unavailable(operation, "the test took the backend down"));
-        }
-        Ok(())
+        hit
+    }
+}
+
+struct Calling<'a>(&'a Plan);
+
+impl<'a> Calling<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        plan.calling.fetch_add(1, Ordering::Relaxed);
+        Self(plan)
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.calling.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -236,25 +369,31 @@ impl DurableKv for LossyKv {
     }
 
     async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
-        match self.plan.commit(&ops)? {
-            None => self.inner.commit(ops).await,
-            Some(Fault::FailBefore) => Err(unavailable("commit", "the test failed it before the write")),
-            Some(Fault::CrashBefore) => Err(unavailable("commit", "crashed before the write")),
-            Some(Fault::Hang) => {
+        let Some(Hit { fault, write }) = self.plan.commit(&ops)? else {
+            return self.carry_out(ops).await;
+        };
+        match fault {
+            Fault::FailBefore => Err(unavailable("commit", "the test failed it before the write")),
+            Fault::CrashBefore => Err(unavailable("commit", "crashed before the write")),
+            Fault::Hang => {
                 self.stand_still().await?;
-                self.inner.commit(ops).await
+                self.carry_out(ops).await
             }
-            Some(Fault::HangAfter) => {
-                let outcomes = self.inner.commit(ops).await;
+            Fault::HangAfter => {
+                let outcomes = self.carry_out(ops).await;
                 self.stand_still().await.map_err(StoreError::with_unknown_effect)?;
                 outcomes
             }
-            Some(Fault::LoseAnswer) => {
-                drop(self.inner.commit(ops).await?);
+            Fault::LoseAnswer => {
+                drop(self.carry_out(ops).await?);
                 Err(unavailable("commit", "the test lost the answer").with_unknown_effect())
             }
-            Some(Fault::CrashAfter) => {
-                let applied = self.inner.commit(ops).await;
+            Fault::CrashAfter | Fault::CrashAmid => {
+                let last = match fault {
+                    Fault::CrashAmid => ops.into_iter().skip(write).take(1).collect(),
+                    _ => ops,
+                };
+                let applied = self.carry_out(last).await;
                 self.crash();
                 drop(applied?);
                 Err(unavailable("commit", "crashed after the write").with_unknown_effect())
@@ -264,7 +403,7 @@ impl DurableKv for LossyKv {
 
     async fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Entry>>, StoreError> {
         self.plan.read("get")?;
-        self.inner.get(keys).await
+        self.call(self.inner.get(keys)).await
     }
 
     async fn scan(
@@ -274,14 +413,14 @@ impl DurableKv for LossyKv {
         limit: usize,
     ) -> Result<Vec<Entry>, StoreError> {
         self.plan.read("scan")?;
-        self.inner.scan(range, after, limit).await
+        self.call(self.inner.scan(range, after, limit)).await
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.plan.lock().check("now")?;
+        self.plan.check("now")?;
         match &self.clock {
             Some(clock) => Ok(Some(clock.now())),
-            None => self.inner.now().await,
+            None => self.call(self.inner.now()).await,
         }
     }
 
@@ -304,7 +443,7 @@ impl fmt::Debug for LossyKv {
         let state = self.plan.lock();
         f.debug_struct("LossyKv")
             .field("commits", &state.commits)
-            .field("crashed", &state.crashed)
+            .field("crashed", &self.plan.crash.happened())
             .finish_non_exhaustive()
     }
 }

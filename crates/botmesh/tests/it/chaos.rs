@@ -119,7 +119,13 @@ async fn run(seed: u64, resolve: Resolve) {
             match dice.below(3) {
                 0 => life.journal.fail_commit(2 + dice.below(60), Fault::CrashBefore),
                 1 => life.journal.fail_commit(2 + dice.below(60), Fault::CrashAfter),
-                _ => life.store.die_at(1 + dice.below(20), dice.below(2) == 0),
+                _ => {
+                    let write = 1 + dice.below(20);
+                    match dice.below(2) {
+                        0 => life.store.crash_after_write(write),
+                        _ => life.store.crash_before_write(write),
+                    }
+                }
             }
             for _ in 0..dice.below(4) {
                 stage.channel.fault_next(match dice.below(2) {

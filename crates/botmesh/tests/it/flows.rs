@@ -244,7 +244,7 @@ async fn a_store_that_fails_once_mixes_no_answers_up() {
     loop {
         let stage = Stage::new(Resolve::Never);
         let life = stage.start(with(signup().persistent()));
-        life.store.fail_at(failed + 1);
+        life.store.fail_write(failed + 1);
         hurry(&life, &["start", "Ana", "30", "more"]).await;
         life.until("all replies", || stage.channel.texts_to("ana").len() >= 5).await;
         life.settled().await;

@@ -71,7 +71,8 @@ impl At {
     fn plan(self, life: &Life) {
         match self {
             Self::Commit(nth, fault) => life.journal.fail_commit(nth, fault),
-            Self::Write { nth, after } => life.store.die_at(nth, after),
+            Self::Write { nth, after: true } => life.store.crash_after_write(nth),
+            Self::Write { nth, after: false } => life.store.crash_before_write(nth),
         }
     }
 

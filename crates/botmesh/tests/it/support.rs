@@ -13,10 +13,8 @@ use botmesh::core::scope::Scope;
 use botmesh::core::spawn::{Seams, Spawner};
 use botmesh::core::time::Clock;
 use botmesh::{Bot, BotBuilder, BotEvent, Durability, Journals};
-use botmesh_testing::{LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
+use botmesh_testing::{CrashableStore, LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
 use tokio::sync::broadcast;
-
-use crate::store::MortalStore;
 
 const STEP: Duration = Duration::from_millis(100);
 /// How many steps of virtual time a test waits for anything: more than every delay of the defaults.
@@ -40,7 +38,7 @@ pub(crate) struct Stage {
 pub(crate) struct Life {
     pub(crate) bot: Bot,
     pub(crate) journal: LossyKv,
-    pub(crate) store: MortalStore,
+    pub(crate) store: CrashableStore,
     pub(crate) spawner: TestSpawner,
     pub(crate) events: broadcast::Receiver<BotEvent>,
     /// What running it came to.
@@ -121,7 +119,7 @@ impl Stage {
         let spawner = TestSpawner::new();
         let seams = self.seams(&spawner);
         let channel = self.channel.clone();
-        let store = MortalStore::new(Arc::new(self.store.clone()), journal.clone());
+        let store = CrashableStore::new(Arc::new(self.store.clone()), journal.process().clone());
         let provider = self.provider.clone().unwrap_or_else(|| Arc::new(channel.clone()));
         let builder = builder.shared_provider(provider).store(store.clone()).seams(seams);
         let bot = builder.build().expect("a bot that can be built");

@@ -24,7 +24,7 @@ const NO_CLOCK: i64 = i64::MIN;
 
 /// One instance that owns or owned records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct SessionRecord {
+pub(super) struct SessionRecord {
     #[serde(deserialize_with = "super::record::format")]
     v: u32,
     instance: InstanceId,

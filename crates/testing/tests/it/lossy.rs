@@ -1,11 +1,20 @@
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use botmesh_core::error::{Effect, StoreError, StoreErrorKind};
+use botmesh_core::content::Content;
+use botmesh_core::error::{Cas, Effect, StoreError, StoreErrorKind};
+use botmesh_core::id::{ChatId, SendKey};
+use botmesh_core::inbound::Inbound;
+use botmesh_core::journal::{Change, InboxRecord, KvDurability, OutboxRecord, Send};
 use botmesh_core::kv::{Caps, Cursor, Durable, DurableKv, Entry, Expect, Index, Op, Outcome, Range, Version};
+use botmesh_core::memory::MemoryKv;
+use botmesh_core::scope::Scope;
+use botmesh_core::spawn::Seams;
 use botmesh_core::time::Timestamp;
 use botmesh_core::{Bytes, async_trait};
-use botmesh_testing::{Fault, LossyKv, VirtualClock};
+use botmesh_testing::{Fault, LossyKv, VirtualClock, WritePoint, crashable, test_seams};
 use futures_util::FutureExt;
 
 /// Knows only whether a key was written.
@@ -68,6 +77,7 @@ async fn each_fault_applies_and_answers_as_it_says() {
         (Fault::HangAfter, true, None, false),
         (Fault::CrashBefore, false, Some(Effect::None), true),
         (Fault::CrashAfter, true, Some(Effect::Unknown), true),
+        (Fault::CrashAmid, true, Some(Effect::Unknown), true),
     ];
     assert_eq!(cases.map(|(fault, ..)| fault), Fault::ALL);
     for (fault, applied, effect, crashed) in cases {
@@ -79,7 +89,7 @@ async fn each_fault_applies_and_answers_as_it_says() {
         assert_eq!(error.as_ref().map(StoreError::effect), effect, "{fault:?}");
         assert!(error.is_none_or(|error| error.kind() == StoreErrorKind::Unavailable), "{fault:?}");
         assert_eq!(written(&kv, "two").await, applied, "{fault:?}");
-        assert_eq!(kv.crashed(), crashed, "{fault:?}");
+        assert_eq!((kv.crashed(), fault.is_crash()), (crashed, crashed), "{fault:?}");
         assert_eq!(kv.commit(put("three")).await.is_err(), crashed, "{fault:?}");
         assert_eq!(kv.get(&[]).await.is_err(), crashed, "{fault:?}");
         assert_eq!(kv.commits(), if crashed { 2 } else { 3 }, "{fault:?}");
@@ -146,4 +156,103 @@ async fn scopes_share_faults_and_counts() {
     assert!(scoped.get(&[]).await.is_err());
     kv.set_down(false);
     assert!(scoped.get(&[]).await.is_ok());
+}
+
+/// The journals over a backend, with one event that is handled and answered. Time passes while they wait.
+async fn handled_event(kv: &LossyKv) -> Result<(), StoreError> {
+    let (seams, clock, _) = test_seams(1);
+    let mut handled = pin!(handle_event(kv, seams));
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut handled => return result,
+            () = clock.wait_for_sleepers(1) => clock.jump(clock.until_next_wake().unwrap_or_default()),
+        }
+    }
+}
+
+async fn handle_event(kv: &LossyKv, seams: Seams) -> Result<(), StoreError> {
+    let journals = KvDurability::new(Arc::new(kv.clone()));
+    let journal = journals.open(&Scope::default(), "one".into(), Duration::from_secs(60), seams).await?;
+    let now = Timestamp::from_millis(1);
+    let inbound = Arc::new(Inbound::text("1", "ana", "hi"));
+    let event = InboxRecord::working(inbound, 1, journal.owner(), now);
+    let (key, chat) = (SendKey::from("1"), ChatId::from("ana"));
+    let send = Send { key, chat, content: Content::text("hello"), fingerprint: None, source: None };
+    let reply = OutboxRecord::in_flight(send, 1, journal.owner(), now);
+    let born = journal.commit(vec![Change::insert(&event), Change::insert(&reply)]).await?;
+    let [Cas::Applied(event_version), Cas::Applied(reply_version)] = born[..] else { panic!("{born:?}") };
+    let sent = Change::update(reply_version, &reply.sent("m1".into(), now).unwrap());
+    let done = Change::update(event_version, &event.finish(now).unwrap());
+    journal.commit(vec![sent, done]).await.map(drop)
+}
+
+fn journals() -> LossyKv {
+    crashable(Arc::new(MemoryKv::new()))
+}
+
+#[tokio::test]
+async fn the_writes_of_the_journals_are_counted_by_point() {
+    let kv = journals();
+    handled_event(&kv).await.unwrap();
+    let points: Vec<_> = kv.points().into_iter().collect();
+    let expected = [
+        WritePoint::InboxInsertWorking,
+        WritePoint::InboxFinish,
+        WritePoint::OutboxInsertInFlight,
+        WritePoint::OutboxSent,
+        WritePoint::SessionOpen,
+    ];
+    assert_eq!(points, expected.map(|point| (point, 1)));
+    assert_eq!(kv.strange_writes(), 0);
+    kv.commit(put("zoo")).await.unwrap();
+    assert_eq!(kv.strange_writes(), 1);
+}
+
+#[tokio::test]
+async fn a_fault_at_a_point_happens_at_the_write_it_was_chosen_for() {
+    let kv = journals();
+    kv.fault_at(WritePoint::OutboxSent, 2, Fault::CrashAfter);
+    handled_event(&kv).await.unwrap();
+    assert_eq!(kv.pending_faults(), 1, "the second such write did not come");
+    for (amid, left) in [
+        (WritePoint::OutboxSent, [WritePoint::InboxInsertWorking, WritePoint::OutboxSent]),
+        (WritePoint::InboxFinish, [WritePoint::InboxFinish, WritePoint::OutboxInsertInFlight]),
+    ] {
+        let kv = journals();
+        kv.fault_at(amid, 1, Fault::CrashAmid);
+        assert_eq!(handled_event(&kv).await.unwrap_err().effect(), Effect::Unknown);
+        assert!(kv.crashed());
+        assert_eq!(kv.pending_faults(), 0);
+        let scoped = kv.inner().scoped(&Scope::default().id());
+        let all = scoped.get(&[Bytes::from("im/ana/1"), Bytes::from("o1")]).await.unwrap();
+        let put =
+            |entry: Entry, expect| Op::Put { key: entry.key, expect, value: entry.value, index: entry.index };
+        let states: Vec<_> = all
+            .into_iter()
+            .zip(left)
+            .map(|(entry, expected)| {
+                let born =
+                    matches!(expected, WritePoint::InboxInsertWorking | WritePoint::OutboxInsertInFlight);
+                let expect = if born { Expect::Absent } else { Expect::Version(Version(1)) };
+                WritePoint::of(&put(entry.unwrap(), expect)).unwrap()
+            })
+            .collect();
+        assert_eq!(states, left);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_before_or_after_a_point_leaves_the_backend_to_the_next_process() {
+    for (before, written) in [(true, false), (false, true)] {
+        let kv = journals();
+        match before {
+            true => kv.crash_before(WritePoint::OutboxInsertInFlight),
+            false => kv.crash_after(WritePoint::OutboxInsertInFlight),
+        }
+        handled_event(&kv).await.unwrap_err();
+        assert!(kv.process().happened());
+        let scoped = kv.inner().scoped(&Scope::default().id());
+        assert_eq!(scoped.get(&[Bytes::from("o1")]).await.unwrap()[0].is_some(), written);
+    }
 }
