@@ -53,7 +53,7 @@ counters! {
     outbox_dead,
     /// Sends whose outcome nobody could say.
     outbox_ambiguous,
-    /// Sends too large for the outbox, sent without it.
+    /// Sends made without the outbox: too large for it, or replies to a message that was handled without the inbox.
     outbox_bypassed,
     /// Completions that came too late, after somebody else took the record over.
     stale_leases,

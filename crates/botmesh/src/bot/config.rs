@@ -36,7 +36,7 @@ pub struct Durability {
     /// that a restart waits for the old leases to run out.
     pub instance_id: Option<InstanceId>,
     /// Handle an event even if the inbox cannot be written. Default `false`: the event is refused, and the channel
-    /// delivers it again.
+    /// delivers it again. Replies to it go out directly if the outbox cannot be written either.
     pub fail_open: bool,
     /// How inbound events are processed.
     pub inbox: InboxConfig,

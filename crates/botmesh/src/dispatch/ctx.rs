@@ -142,7 +142,9 @@ impl Ctx {
     /// Sends to the message's chat.
     ///
     /// # Errors
-    /// With durability, [`SendError::Deferred`] if the channel keeps failing: the send goes on in the background.
+    /// With durability, [`SendError::Deferred`] if the channel keeps failing: the send goes on in the background. A handler
+    /// that returns it ends there, and is not run again: what it would have sent afterwards is not sent. To go on, treat
+    /// it as sent.
     ///
     /// # Cancel safety
     /// A dropped call leaves the send ambiguous; it is settled in the background like after a crash.

@@ -175,12 +175,25 @@ impl Dispatcher {
     }
 
     fn failed(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Handled {
-        self.world.events.error(what, error);
+        self.world.events.error(failing(what, error), error);
         Handled { verdict: Verdict::HandlerFailed(crate::events::describe(error)), ended: None }
     }
 
     /// Forgets a conversation that ended, once the message that ended it is acknowledged.
     pub(crate) async fn forget_ended(&self, turn: &Turn, ended: EndedConversation) {
         self.conversations.forget_ended(turn, ended).await;
+    }
+}
+
+/// What failed, in words that tell a bot author what became of the rest.
+pub(crate) fn failing(what: &str, error: &(dyn std::error::Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let deferred = causes.any(|error| matches!(error.downcast_ref(), Some(SendError::Deferred { .. })));
+    match deferred {
+        true => format!(
+            "{what} returned the error of a send that is tried again in the background; what comes after it is not done \
+             (to go on, do not return `SendError::Deferred`, or use `enqueue`)"
+        ),
+        false => what.to_owned(),
     }
 }

@@ -72,7 +72,7 @@ impl UserState {
         })
     }
 
-    /// Sets the value under `name`.
+    /// Sets the value under `name`, as JSON: a float that is no number, or infinite, becomes null.
     ///
     /// # Errors
     /// The store's failure, or a value that cannot be written as JSON.

@@ -103,6 +103,9 @@ impl Egress {
     async fn may_call(&self, scope: Option<&TurnScope>) -> Result<(), SendError> {
         if let Some(scope) = scope {
             scope.check().await?;
+            if scope.is_unjournaled() {
+                return Ok(());
+            }
         }
         Ok(self.world.check_lease(Leased::Sends)?)
     }
@@ -305,7 +308,7 @@ impl Egress {
             }
         }
         let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
-        let mut contents = self.cut(content)?;
+        let contents = self.cut(content)?;
         let lane = self.lanes.enter(&send.chat).await;
         let max = open.config.outbox.max_payload_bytes;
         if let Some(size) = contents.iter().find_map(|content| oversized(content, max)) {
@@ -314,6 +317,30 @@ impl Egress {
             let delivered = self.call_for_each(scope, &send.key, &send.chat, contents).await?;
             return Ok((Begun::Bypassed(delivered), lane));
         }
+        if !scope.is_some_and(TurnScope::is_unjournaled) {
+            return self.journal(open, scope, send, contents, lane).await;
+        }
+        match self.journal(open, scope, send, contents.clone(), lane).await {
+            Err(SendError::Journal(error)) if error.effect() == Effect::None => {
+                self.world.metrics.outbox_bypassed.increment();
+                tracing::warn!(key = %send.key, %error, "the outbox cannot be written and is done without");
+                let lane = self.lanes.enter(&send.chat).await;
+                let delivered = self.call_for_each(scope, &send.key, &send.chat, contents).await?;
+                Ok((Begun::Bypassed(delivered), lane))
+            }
+            begun => begun,
+        }
+    }
+
+    /// Journals a send in one or more parts, unless its key is known.
+    async fn journal<'a>(
+        &'a self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        send: &Send,
+        mut contents: Vec<Content>,
+        lane: Lane<'a>,
+    ) -> Result<(Begun, Lane<'a>), SendError> {
         let now = self.world.now();
         let order = open.journal.next_order(now);
         let records = match contents.pop() {
@@ -329,11 +356,10 @@ impl Egress {
                 self.waiting_parts(open, send, contents, order, now).await?
             }
         };
-        self.journal(open, scope, records, lane).await
+        self.journal_records(open, scope, records, lane).await
     }
 
-    /// Journals the records of one send, unless its key is known.
-    async fn journal<'a>(
+    async fn journal_records<'a>(
         &'a self,
         open: &OpenJournal,
         scope: Option<&TurnScope>,
@@ -348,14 +374,15 @@ impl Egress {
         let change = open.journal.identified(Change::insert(&record));
         changes.push(change.clone());
         let beginning = Beginning { world: &self.world, record: &record, change, with, open: true };
-        let committed = match scope {
-            // The message waits until the backend is back.
-            Some(_) => open.journal.commit_patiently(changes, &self.world.abort).await,
-            None => open.journal.commit(changes).await,
+        // The message waits until the backend is back.
+        let waits = scope.is_some_and(|scope| !scope.is_unjournaled());
+        let committed = match waits {
+            true => open.journal.commit_patiently(changes, &self.world.abort).await,
+            false => open.journal.commit(changes).await,
         };
         let mut outcomes = match committed {
             // The beginning is left open: the send goes on in the background.
-            Err(error) if scope.is_none() && error.effect() == Effect::Unknown => {
+            Err(error) if !waits && error.effect() == Effect::Unknown => {
                 return Err(SendError::Deferred { key: record.key.clone() });
             }
             known => {

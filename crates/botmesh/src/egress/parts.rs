@@ -16,6 +16,13 @@ const MAX_PARTS: usize = 1000;
 /// Cuts content into what the channel takes in one message: what it answers stays with the first, the buttons go with the
 /// last.
 pub(super) fn cut(content: Content, limit: Option<TextLimit>) -> Result<Vec<Content>, ChannelError> {
+    if let ContentBody::Location { latitude, longitude, .. } = &content.body
+        && !(latitude.is_finite() && longitude.is_finite())
+    {
+        // JSON has no such number: the record could not be read back.
+        let detail = format!("there is no place at {latitude}, {longitude}");
+        return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
+    }
     let (Some(limit), ContentBody::Text { text }) = (limit, &content.body) else { return Ok(vec![content]) };
     if !is_too_long(&content, Some(limit)) {
         return Ok(vec![content]);

@@ -70,10 +70,19 @@ impl TurnScope {
         Self { version, lapses: AtomicU64::new(lapses), ..self }
     }
 
+    /// Whether the turn's message is handled although the inbox could not be written. Then it does without the outbox too,
+    /// and no lease stands for it: nobody else can have it.
+    pub(crate) fn is_unjournaled(&self) -> bool {
+        self.world.journal.is_some() && self.record.is_none() && self.key_base.is_none()
+    }
+
     /// Whether the turn may go on: its turn and its message are still this process's.
     pub(crate) async fn check(&self) -> Result<(), SendError> {
         loop {
             self.turn.check()?;
+            if self.is_unjournaled() {
+                return Ok(());
+            }
             self.world.check_lease(Leased::Messages)?;
             let Some(open) = &self.world.journal else { return Ok(()) };
             let lapses = open.journal.lease().lapses();

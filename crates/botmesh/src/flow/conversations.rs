@@ -13,7 +13,7 @@ use crate::core::id::ConversationKey;
 use crate::core::memory::MemoryStore;
 use crate::core::store::{Checkpoint, CheckpointPhase, Revision, Store};
 use crate::core::time::Timestamp;
-use crate::dispatch::{Ctx, Handled, Verdict};
+use crate::dispatch::{Ctx, Handled, Verdict, failing};
 use crate::events::{BotEvent, describe};
 use crate::world::World;
 
@@ -45,7 +45,7 @@ impl Stopped {
     pub(crate) fn handled(self, world: &World) -> Handled {
         let verdict = match self {
             Self::Handler(error) => {
-                world.events.error("a flow", &*error);
+                world.events.error(failing("a flow", &*error), &*error);
                 Verdict::HandlerFailed(describe(&*error))
             }
             Self::Store(error) => {

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::error::{Cas, Effect, StoreError};
-use crate::core::inbound::Inbound;
+use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{AdmitError, Admitted};
@@ -60,7 +60,7 @@ impl Intake {
 
     /// Takes a new event over; see [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
     pub(crate) async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
-        check_ids(&inbound)?;
+        check(&inbound)?;
         tokio::select! {
             biased;
             () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
@@ -184,7 +184,7 @@ impl Intake {
     }
 }
 
-fn check_ids(inbound: &Inbound) -> Result<(), AdmitError> {
+fn check(inbound: &Inbound) -> Result<(), AdmitError> {
     let sender = inbound.sender.as_ref().map(|sender| sender.id.as_str());
     let ids =
         [("event", Some(inbound.event.as_str())), ("chat", Some(inbound.chat.as_str())), ("sender", sender)];
@@ -196,6 +196,12 @@ fn check_ids(inbound: &Inbound) -> Result<(), AdmitError> {
     }
     if inbound.record_id().as_str().len() > MAX_RECORD_ID {
         return Err(AdmitError::Invalid(format!("its ids have together more than {MAX_RECORD_ID} bytes")));
+    }
+    if let InboundBody::Location { latitude, longitude, .. } = &inbound.body
+        && !(latitude.is_finite() && longitude.is_finite())
+    {
+        // JSON has no such number: the record could not be read back.
+        return Err(AdmitError::Invalid(format!("there is no place at {latitude}, {longitude}")));
     }
     Ok(())
 }

@@ -349,6 +349,35 @@ async fn without_an_inbox_a_message_is_refused_or_handled_as_configured() {
 }
 
 #[tokio::test]
+async fn a_message_handled_without_the_inbox_is_answered_without_the_outbox() {
+    let stage = Stage::new(Resolve::Never);
+    let mut durability = Durability::default().with_instance_id("bot");
+    durability.fail_open = true;
+    let life = stage.start_with(durability, |bot| {
+        bot.otherwise(|c: Ctx| async move {
+            c.reply(format!("{} one", c.text())).await?;
+            c.reply(format!("{} two", c.text())).await
+        })
+    });
+    life.started().await;
+    life.journal.set_down(true);
+    // Also when the backend is away for longer than a lease.
+    for (n, text) in ["a", "b"].into_iter().enumerate() {
+        assert!(life.deliver(Inbound::text(text, "ana", text)).await);
+        life.until("both replies", || stage.channel.texts_to("ana").len() == 2 * (n + 1)).await;
+        stage.clock.advance(std::time::Duration::from_secs(90)).await;
+    }
+    assert_eq!(stage.channel.texts_to("ana"), ["a one", "a two", "b one", "b two"]);
+    let metrics = life.bot.metrics();
+    assert_eq!((metrics.outbox_bypassed, metrics.outbox_journaled), (4, 0));
+    life.journal.set_down(false);
+    assert_eq!(life.say("c", "c", 2).await, ["c one", "c two"]);
+    assert_eq!(life.bot.metrics().outbox_bypassed, 4);
+    assert_eq!(stage.channel.sent().len(), 6);
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn a_handler_finds_its_message_in_the_inbox() {
     let stage = Stage::new(Resolve::Never);
     let bot = Arc::new(std::sync::OnceLock::<Bot>::new());

@@ -278,11 +278,17 @@ async fn patterns_combine_and_the_first_that_matches_wins() {
 }
 
 #[tokio::test]
-async fn an_event_with_an_impossible_id_is_refused_and_the_next_one_is_answered() {
+async fn an_event_with_an_impossible_id_or_place_is_refused_and_the_next_one_is_answered() {
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("fine").await }));
-    for event in [String::new(), "x".repeat(513)] {
-        let refused = stage.channel.deliver(Inbound::text(event, "ana", "hi")).await;
+    let nowhere = |latitude, longitude| InboundBody::Location { latitude, longitude, name: None };
+    for inbound in [
+        Inbound::text("", "ana", "hi"),
+        Inbound::text("x".repeat(513), "ana", "hi"),
+        Inbound::private("m0", "ana", nowhere(f64::NAN, 0.0)),
+        Inbound::private("m0", "ana", nowhere(0.0, f64::INFINITY)),
+    ] {
+        let refused = stage.channel.deliver(inbound).await;
         assert!(matches!(refused, Err(AdmitError::Invalid(_))), "{refused:?}");
     }
     assert_eq!(life.say("m1", "hi", 1).await, ["fine"]);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use botmesh::core::content::ContentBody;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::OutboxState;
@@ -98,6 +99,71 @@ async fn a_send_that_fails_long_is_left_to_the_background_and_still_arrives() {
     assert!(deferred.load(Ordering::Relaxed));
     assert_eq!(life.bot.metrics().outbox_deferred, 1);
     life.stop().await;
+}
+
+/// An error of a bot author's own.
+#[derive(Debug)]
+struct ShopError(SendError);
+
+impl std::fmt::Display for ShopError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the shop is closed")
+    }
+}
+
+impl std::error::Error for ShopError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_returns_a_deferred_send_is_told_apart() {
+    for wrapped in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let mut life = stage.start(move |bot| {
+            bot.otherwise(move |c: Ctx| async move {
+                match c.reply("late").await {
+                    Err(error) if wrapped => return Err(ShopError(error).into()),
+                    sent => sent?,
+                };
+                c.reply("never").await?;
+                Result::<()>::Ok(())
+            })
+        });
+        stage.fail_text("late", 5);
+        assert_eq!(life.say("m1", "hi", 1).await, ["late"]);
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(600)).await;
+        assert_eq!(stage.channel.texts_to("ana"), ["late"]);
+        let errors: Vec<String> = std::iter::from_fn(|| life.events.try_recv().ok())
+            .filter(|event| event.name() == "error")
+            .map(|event| event.to_string())
+            .collect();
+        let [error] = &errors[..] else { panic!("not one error: {errors:?}") };
+        for part in ["what comes after it is not done", "`enqueue`", "m/ana/m1:0"] {
+            assert!(error.contains(part), "{error}");
+        }
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_is_none_is_refused_before_it_is_journaled() {
+    for durable in [true, false] {
+        let stage = Stage::new(Resolve::Never);
+        let life = if durable { stage.start(echo) } else { stage.start_plain(echo) };
+        life.say("m0", "hi", 1).await;
+        for (latitude, longitude) in [(f64::NAN, 0.0), (0.0, f64::NEG_INFINITY)] {
+            let nowhere = ContentBody::Location { latitude, longitude, name: None };
+            let refused = life.bot.send("bob", nowhere.clone()).await.expect_err("a refusal");
+            assert!(matches!(&refused, SendError::Channel(error) if error.detail.contains("no place at")));
+            life.bot.enqueue("k", "bob", nowhere).await.expect_err("a refusal");
+        }
+        assert_eq!(life.bot.metrics().outbox_journaled, u64::from(durable));
+        assert!(stage.channel.texts_to("bob").is_empty());
+        life.stop().await;
+    }
 }
 
 #[tokio::test]
