@@ -160,7 +160,7 @@ async fn removed_sessions_leave_dead_owners(context: &mut Context) -> CaseResult
     let sessions = watching.journal.sessions().await?;
     ensure_eq!(sessions.len(), 1, "the sessions that are left");
     ensure!(sessions.is_dead(&slow.journal.owner()), "an owner without a session is alive");
-    ensure_eq!(slow.journal.beat().await?, Beat::Superseded, "a beat after the removal");
+    ensure_eq!(slow.journal.beat().await?, Beat::Expired, "a beat after the removal");
     ensure!(watching.journal.sessions().await?.is_dead(&slow.journal.owner()), "a beat revived it");
     slow.kill().await;
     watching.kill().await;

@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         acknowledged_deletes_survive_a_reopen: "what was deleted stays deleted when opened again",
         a_second_opening_shares_or_is_refused: "data that is shared may be opened twice; other data refuses it",
         two_openings_lose_no_increment: "tasks of two openings increment one counter and lose nothing",
+        a_dedicated_connection_has_the_same_entries: "a connection for heartbeats reads and writes the same entries",
         the_clock_is_readable: "the backend's clock, if it has one, gives times that do not run away",
     ]
 }
@@ -108,6 +109,23 @@ async fn a_second_opening_shares_or_is_refused(context: &mut Context) -> CaseRes
     drop(other);
     second.close().await?;
     ensure_eq!(existing(&kv, "k").await?.version, next, "the entry after the second opening was closed");
+    PASSED
+}
+
+async fn a_dedicated_connection_has_the_same_entries(context: &mut Context) -> CaseResult {
+    let kv = kv(context)?;
+    let Some(own) = kv.dedicated().await? else { return crate::NOT_CLAIMED };
+    let first = create(&kv, "k", "first").await?;
+    let second = applied(&own, put_at("k", Expect::Version(first), "second", due(1))).await?;
+    ensure!(second > first, "the version did not grow");
+    ensure_eq!(get(&kv, "k").await?, get(&own, "k").await?, "the entry over both connections");
+    ensure_eq!(keys(&kv, due_until(9)).await?, ["k"], "what is due");
+    let stale = commit(&kv, put("k", Expect::Version(first), "stale")).await?;
+    ensure_eq!(stale, Outcome::Conflict(Some(second)), "a write that expects the first version");
+    ensure!(get(&context.kv_in("other")?, "k").await?.is_none(), "another scope sees the entry");
+    own.close().await?;
+    ensure!(commit(&own, put("late", Expect::Absent, "")).await.is_err(), "it writes after it was closed");
+    applied(&kv, put("k", Expect::Version(second), "goes on")).await?;
     PASSED
 }
 
