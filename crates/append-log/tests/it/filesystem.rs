@@ -94,6 +94,7 @@ mod fuse {
         body
     }
 
+    /// Case G04.
     #[test]
     fn a_user_space_filesystem_is_refused_by_name_unless_allowed() {
         let Ok(device) = File::options().read(true).write(true).open("/dev/fuse") else {

@@ -6,6 +6,8 @@
 mod crash;
 mod dedicated;
 mod file;
+#[cfg(target_os = "linux")]
+mod fuse;
 mod log;
 mod processes;
 mod refusals;

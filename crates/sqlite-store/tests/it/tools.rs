@@ -90,11 +90,16 @@ pub(crate) struct Mount {
 impl Mount {
     /// `None`, with a word about it, where this process may not mount.
     pub(crate) fn tmpfs(test: &str, size: &str) -> Option<Self> {
+        Self::new(test, "tmpfs", &format!("size={size}"))
+    }
+
+    /// As [`tmpfs`](Self::tmpfs), of any kind.
+    pub(crate) fn new(test: &str, kind: &str, options: &str) -> Option<Self> {
         let mount = Self { folder: tempfile::tempdir().unwrap() };
-        if mount.call("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]) {
+        if mount.call("mount", &["-i", "-t", kind, "-o", options, "botmesh-test"]) {
             return Some(mount);
         }
-        println!("not run: {test} (a tmpfs cannot be mounted here; it needs root)");
+        println!("not run: {test} ({kind} cannot be mounted here; it needs root)");
         None
     }
 
