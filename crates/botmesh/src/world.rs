@@ -59,6 +59,15 @@ pub(crate) struct OpenJournal {
     pub(crate) config: Durability,
 }
 
+impl OpenJournal {
+    /// The largest content, as JSON, that goes through the outbox: what is configured, if the backend takes it.
+    pub(crate) fn max_payload(&self) -> usize {
+        /// What a record has besides its content: ids, an error, what operators did.
+        const REST: usize = 64 << 10;
+        self.config.outbox.max_payload_bytes.min(self.journal.caps().max_value.saturating_sub(REST))
+    }
+}
+
 impl World {
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.as_ref().map_or_else(|| self.seams.clock.now(), |open| open.journal.estimated_now())

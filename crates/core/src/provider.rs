@@ -145,8 +145,8 @@ pub enum AdmitError {
     /// The bot is stopping. Another process or the next start will take the event.
     #[error("the bot is stopping; let the channel deliver the event again")]
     Stopping,
-    /// The event can never be taken over: an id is empty or longer than 512 bytes, or a place is none. Do not deliver it
-    /// again.
+    /// The event can never be taken over: an id is empty or longer than 512 bytes, a place is none, or it is larger than the
+    /// journal's backend takes. Do not deliver it again.
     #[error("the event cannot be taken over: {0}")]
     Invalid(String),
 }

@@ -42,6 +42,7 @@ async fn outcomes_are_in_the_order_of_the_writes(context: &mut Context) -> CaseR
     PASSED
 }
 
+/// Case K07.
 async fn one_conflict_leaves_the_others_applied(context: &mut Context) -> CaseResult {
     let kv = kv(context)?;
     let taken = create(&kv, "5", "taken").await?;

@@ -83,6 +83,7 @@ async fn buckets_are_separate(context: &mut Context) -> CaseResult {
     PASSED
 }
 
+/// Case D05.
 async fn equal_places_page_completely(context: &mut Context) -> CaseResult {
     let kv = kv(context)?;
     let index = Index { due: due(7).due, list: Some((1, 7)) };

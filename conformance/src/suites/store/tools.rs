@@ -122,7 +122,7 @@ pub(super) async fn existing(store: &Held, key: &ConversationKey) -> Done<Checkp
     found.ok_or_else(|| Failure::new(format!("there is no checkpoint of {key}")))
 }
 
-/// JSON that a store which parses numbers or text loses something of.
+/// JSON that a store which parses numbers or text loses something of. Case J04.
 pub(super) fn exact_values() -> Vec<Value> {
     vec![
         Value::Null,
@@ -138,6 +138,8 @@ pub(super) fn exact_values() -> Vec<Value> {
         json!(-0.0),
         json!(0.1 + 0.2),
         json!(1e308),
+        json!(1.276_763_381_621_345_8e45),
+        json!(2.629_199_459_512_835_8e160),
         json!(5e-324),
         json!(1.0),
         json!(1),

@@ -126,7 +126,7 @@ pub struct OutboxConfig {
     pub on_ambiguous: OnAmbiguous,
     /// What becomes of a replay that sends something else under the same derived key. Default [`OnDiverged::Send`].
     pub on_diverged: OnDiverged,
-    /// The largest content, as JSON, that goes through the outbox. Default 1 MiB.
+    /// The largest content, as JSON, that goes through the outbox, if the backend takes it. Default 1 MiB.
     pub max_payload_bytes: usize,
 }
 

@@ -310,7 +310,7 @@ impl Egress {
         let content = self.run_before_hooks(&send.chat, send.content.clone()).await?;
         let contents = self.cut(content)?;
         let lane = self.lanes.enter(&send.chat).await;
-        let max = open.config.outbox.max_payload_bytes;
+        let max = open.max_payload();
         if let Some(size) = contents.iter().find_map(|content| oversized(content, max)) {
             self.world.metrics.outbox_bypassed.increment();
             tracing::warn!(key = %send.key, size, "the content is too large for the outbox and is sent without it");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::core::error::{Cas, Effect, StoreError};
+use crate::core::error::{Cas, Effect, StoreError, StoreErrorKind};
 use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
@@ -178,7 +178,10 @@ impl Intake {
                 } else {
                     admission.cancel();
                 }
-                Err(error.into())
+                match error.kind() {
+                    StoreErrorKind::TooLarge => Err(AdmitError::Invalid(error.to_string())),
+                    _ => Err(error.into()),
+                }
             }
         }
     }

@@ -144,6 +144,7 @@ struct Told {
 
 const FAULTS: [Fault; 4] = [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter];
 
+/// Case C03.
 #[tokio::test]
 async fn every_reply_comes_exactly_once_whichever_write_of_the_journal_fails() {
     for paced in [false, true] {

@@ -305,3 +305,24 @@ async fn a_send_whose_key_is_known_runs_no_hook() {
     assert_eq!((runs.load(Ordering::Relaxed), stage.channel.texts_to("bob").len()), (1, 1));
     life.stop().await;
 }
+
+/// Case C07.
+#[tokio::test]
+async fn keys_that_look_like_one_number_are_sends_of_their_own() {
+    const KEYS: [&str; 6] = ["300000000", "3e+8", "1", "01", "1.0", "9007199254740993"];
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| bot.otherwise(|_: Ctx| async { Result::<()>::Ok(()) }));
+    life.started().await;
+    for _ in 0..2 {
+        for key in KEYS {
+            let sent = life.bot.send_keyed(key, "ana", key).await.unwrap();
+            assert_eq!(sent.key.as_str(), key);
+        }
+    }
+    assert_eq!(stage.channel.texts_to("ana"), KEYS);
+    let mut expected = KEYS;
+    expected.sort_unstable();
+    life.settled().await;
+    assert_eq!(sent_keys(&life).await, expected);
+    life.stop().await;
+}

@@ -1,14 +1,14 @@
 //! Retries, deferral, dead letters, and what a replay sends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use botmesh::core::content::ContentBody;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::OutboxState;
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{AdmitError, Resolve};
 use botmesh::core::time::Clock;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, OnAmbiguous, OnDiverged, OutboxConfig};
@@ -299,7 +299,6 @@ async fn a_replay_that_says_something_else_follows_the_policy() {
     }
 }
 
-/// Case B11.
 #[tokio::test]
 async fn named_replies_are_recognised_in_any_order_and_number() {
     let stage = Stage::new(Resolve::Never);
@@ -328,6 +327,7 @@ async fn named_replies_are_recognised_in_any_order_and_number() {
     life.stop().await;
 }
 
+/// Case B11.
 #[tokio::test]
 async fn an_error_of_any_length_is_kept_short() {
     for (class, state) in
@@ -368,6 +368,30 @@ async fn content_too_large_for_the_outbox_goes_around_it() {
     assert_eq!(life.bot.metrics().outbox_bypassed, 1);
     assert_eq!(life.bot.metrics().outbox_journaled, 0);
     assert!(after.load(Ordering::Relaxed), "no hook after the send");
+    life.stop().await;
+}
+
+/// Case F04.
+#[tokio::test]
+async fn content_too_large_for_the_backend_goes_around_it_whatever_the_outbox_permits() {
+    let stage = Stage::new(Resolve::Never);
+    let runs = Arc::new(AtomicU32::new(0));
+    let started = Arc::clone(&runs);
+    let mut durability = Durability::default().with_instance_id("bot");
+    durability.outbox.max_payload_bytes = 64 << 20;
+    let life = stage.start_with(durability, |bot| {
+        bot.otherwise(move |c: Ctx| {
+            started.fetch_add(1, Ordering::Relaxed);
+            async move { c.reply("x".repeat(17 << 20)).await }
+        })
+    });
+    life.say("m1", "hi", 1).await;
+    life.settled().await;
+    assert_eq!((runs.load(Ordering::Relaxed), life.bot.metrics().outbox_bypassed), (1, 1));
+    // An event that no journal takes is not asked for again.
+    let error = stage.channel.deliver(Inbound::text("m2", "ana", "x".repeat(17 << 20))).await.unwrap_err();
+    assert!(matches!(&error, AdmitError::Invalid(problem) if problem.contains("bytes")), "{error}");
+    life.say("m3", "hi", 1).await;
     life.stop().await;
 }
 

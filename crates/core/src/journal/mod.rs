@@ -149,6 +149,11 @@ impl Journal {
         self.inner.session.owner()
     }
 
+    /// What the backend claims.
+    pub fn caps(&self) -> Caps {
+        self.inner.committer.kv().caps()
+    }
+
     /// A place in the order of arrival: larger than every earlier one of this process, in microseconds.
     pub fn next_order(&self, now: Timestamp) -> i64 {
         let micros = now.as_millis().saturating_mul(1000);

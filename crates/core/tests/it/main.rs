@@ -5,6 +5,7 @@ mod coordinator;
 mod journal;
 mod journal_writes;
 mod leases;
+mod lives;
 mod memory_kv;
 mod memory_store;
 mod split;
