@@ -1,9 +1,14 @@
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 
 use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
+use crate::core::time::Timestamp;
 
 /// How many events a slow listener may be behind before it misses the oldest.
 const CAPACITY: usize = 1024;
@@ -25,7 +30,8 @@ pub enum BotEvent {
     Started,
     /// Everything in flight is finished or released.
     Stopped,
-    /// A handler or a hook failed, or a backend did.
+    /// A handler or a hook failed, or a backend did. What fails again and again is told once, until it
+    /// [works again](Self::Recovered).
     Error {
         /// Where.
         context: String,
@@ -40,6 +46,51 @@ pub enum BotEvent {
         id: String,
         /// Why.
         error: String,
+    },
+    /// The journals cannot be used. Until they can, no message is taken over unless `fail_open`, and what is under way waits.
+    JournalUnavailable {
+        /// Why.
+        error: String,
+    },
+    /// The journals can be used again.
+    JournalAvailable {
+        /// How many calls of the backend failed.
+        failures: u64,
+        /// How long it was so.
+        after: Duration,
+    },
+    /// The channel lost its connection, or could not connect. It is tried again.
+    ChannelUnavailable {
+        /// Why.
+        error: String,
+    },
+    /// The channel is connected again.
+    ChannelAvailable {
+        /// How many tries failed.
+        failures: u64,
+        /// How long it was so.
+        after: Duration,
+    },
+    /// Dead letters and sends of unknown outcome are older than `dead_retention` and are being removed from now on. Told
+    /// once an hour at most.
+    PurgingDead {
+        /// Inbound events.
+        inbound: usize,
+        /// Sends that were given up.
+        outbound: usize,
+        /// Sends of unknown outcome.
+        unknown: usize,
+        /// Whether one of them is only counted in part.
+        at_least: bool,
+        /// What reached its state before this is removed.
+        before: Timestamp,
+    },
+    /// What an [`Error`](Self::Error) told works again.
+    Recovered {
+        /// Where.
+        context: String,
+        /// How often it had failed.
+        failures: u64,
     },
     /// A send's outcome is unknown and the channel could not resolve it; the policy decided.
     Ambiguous {
@@ -105,6 +156,12 @@ impl BotEvent {
             Self::Error { .. } => "error",
             Self::Dead { .. } => "durability:dead",
             Self::Ambiguous { .. } => "durability:ambiguous",
+            Self::JournalUnavailable { .. } => "durability:unavailable",
+            Self::JournalAvailable { .. } => "durability:available",
+            Self::PurgingDead { .. } => "durability:purging-dead",
+            Self::ChannelUnavailable { .. } => "channel:unavailable",
+            Self::ChannelAvailable { .. } => "channel:available",
+            Self::Recovered { .. } => "recovered",
             Self::Resolved { .. } => "durability:resolved",
             Self::InstanceLeaseLost { .. } => "durability:lease-lost",
             Self::InstanceLeaseRenewed => "durability:lease-renewed",
@@ -124,6 +181,18 @@ impl fmt::Display for BotEvent {
             Self::InstanceLeaseLost { reason } => write!(f, " {reason:?}"),
             Self::Error { context, error } => write!(f, " {context}: {error}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),
+            Self::JournalUnavailable { error } | Self::ChannelUnavailable { error } => write!(f, " {error}"),
+            Self::JournalAvailable { failures, after } | Self::ChannelAvailable { failures, after } => {
+                write!(f, " after {failures} failures in {after:.1?}")
+            }
+            Self::Recovered { context, failures } => write!(f, " {context}: after {failures} failures"),
+            Self::PurgingDead { inbound, outbound, unknown, at_least, before } => {
+                let bound = if *at_least { "at least " } else { "" };
+                write!(
+                    f,
+                    " {bound}{inbound} messages, {outbound} sends, {unknown} of unknown outcome; from before {before}"
+                )
+            }
             Self::Ambiguous { key, chat, resent } => write!(f, " {key} to {chat}, resent: {resent}"),
             Self::Resolved { key, chat } => write!(f, " {key} to {chat}"),
             Self::Superseded { instance } => write!(f, " {instance}"),
@@ -134,22 +203,41 @@ impl fmt::Display for BotEvent {
     }
 }
 
+/// How many troubles are remembered; more are told each time.
+const MAX_TROUBLES: usize = 1000;
+
 /// Tells listeners and the log.
 #[derive(Clone, Debug)]
-pub(crate) struct EventBus(broadcast::Sender<BotEvent>);
+pub(crate) struct EventBus {
+    listeners: broadcast::Sender<BotEvent>,
+    troubles: Arc<Troubles>,
+}
+
+/// What fails at the moment, and how often it did.
+#[derive(Debug, Default)]
+struct Troubles {
+    /// Spares the lock as long as nothing fails.
+    any: AtomicBool,
+    failures: Mutex<HashMap<String, u64>>,
+}
 
 impl EventBus {
     pub(crate) fn new() -> Self {
-        Self(broadcast::Sender::new(CAPACITY))
+        Self { listeners: broadcast::Sender::new(CAPACITY), troubles: Arc::default() }
     }
 
     pub(crate) fn emit(&self, event: BotEvent) {
         match &event {
             BotEvent::Started | BotEvent::Stopped => tracing::info!(event = event.name()),
+            BotEvent::JournalAvailable { .. }
+            | BotEvent::ChannelAvailable { .. }
+            | BotEvent::InstanceLeaseRenewed
+            | BotEvent::Resolved { .. }
+            | BotEvent::Recovered { .. } => tracing::info!(event = event.name(), "{event}"),
             event => tracing::warn!(event = event.name(), "{event}"),
         }
         // Nobody has to listen.
-        let _ = self.0.send(event);
+        let _ = self.listeners.send(event);
     }
 
     pub(crate) fn error(&self, context: impl Into<String>, error: &dyn std::error::Error) {
@@ -160,8 +248,49 @@ impl EventBus {
         self.emit(BotEvent::Error { context: context.into(), error });
     }
 
+    /// Something failed that is tried again and again: told the first time, until it [is over](Self::over).
+    pub(crate) fn trouble(&self, context: impl Into<String>, error: &dyn std::error::Error) {
+        let context = context.into();
+        let first = {
+            let mut failures = self.troubles.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            self.troubles.any.store(true, Ordering::Relaxed);
+            match failures.get_mut(&context) {
+                Some(failures) => {
+                    *failures += 1;
+                    false
+                }
+                None => {
+                    if failures.len() < MAX_TROUBLES {
+                        failures.insert(context.clone(), 1);
+                    }
+                    true
+                }
+            }
+        };
+        match first {
+            true => self.error(context, error),
+            false => tracing::debug!(context, error = describe(error), "it failed again"),
+        }
+    }
+
+    /// It works.
+    pub(crate) fn over(&self, context: &str) {
+        if !self.troubles.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let ended = {
+            let mut failures = self.troubles.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = failures.remove(context);
+            self.troubles.any.store(!failures.is_empty(), Ordering::Relaxed);
+            ended
+        };
+        if let Some(failures) = ended {
+            self.emit(BotEvent::Recovered { context: context.to_owned(), failures });
+        }
+    }
+
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<BotEvent> {
-        self.0.subscribe()
+        self.listeners.subscribe()
     }
 }
 

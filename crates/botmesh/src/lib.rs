@@ -6,6 +6,7 @@ mod egress;
 mod events;
 mod file;
 mod flow;
+mod health;
 mod heartbeat;
 mod intake;
 mod lanes;

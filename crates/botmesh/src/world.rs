@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bot::{Durability, OnHandlerError};
-use crate::core::error::{Cas, LeaseLost, LeaseLostReason};
+use crate::core::error::{Cas, LeaseLost, LeaseLostReason, StoreError};
 use crate::core::id::{ChatId, MessageId, ParticipantId};
 use crate::core::journal::{Change, Journal, Leased};
 use crate::core::kv::Version;
@@ -15,6 +15,7 @@ use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
 use crate::egress::{Backlog, Echoes};
 use crate::events::{BotEvent, EventBus};
+use crate::health::Health;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 
@@ -57,6 +58,7 @@ pub(crate) struct World {
 pub(crate) struct OpenJournal {
     pub(crate) journal: Journal,
     pub(crate) config: Durability,
+    pub(crate) health: Arc<Health>,
 }
 
 impl OpenJournal {
@@ -90,6 +92,16 @@ impl World {
         }
     }
 
+    /// A backend failed at something that is tried again. That the journals are unavailable is told as such.
+    pub(crate) fn trouble(&self, context: &str, error: &StoreError) {
+        let told = self.journal.as_ref().is_some_and(|open| open.health.is_down());
+        if told && error.retry() {
+            tracing::debug!(context, %error, "the journals are unavailable");
+        } else {
+            self.events.trouble(context, error);
+        }
+    }
+
     /// Whether a message is tried again when its handler fails.
     pub(crate) fn retries_handlers(&self) -> bool {
         let policy = self.journal.as_ref().map(|open| open.config.inbox.on_handler_error);
@@ -115,8 +127,10 @@ impl World {
         }
         let entry =
             LogEntry { chat: chat.clone(), direction, at: self.now(), message, text: text.to_owned() };
-        if let Err(error) = self.store.append_log(&[entry]).await {
-            self.events.error("writing the message log", &error);
+        const CONTEXT: &str = "writing the message log";
+        match self.store.append_log(&[entry]).await {
+            Ok(()) => self.events.over(CONTEXT),
+            Err(error) => self.trouble(CONTEXT, &error),
         }
     }
 

@@ -313,10 +313,15 @@ async fn only_what_is_old_is_purged(context: &mut Context) -> CaseResult {
     life.step(&young, young.record.finish(world.now())).await?;
     let before = world.now() - SECOND;
     let inbox = life.journal.inbox();
-    ensure_eq!(inbox.purge(InboxState::Dead, before, 10).await?, 0, "purged dead letters");
-    ensure_eq!(inbox.purge(InboxState::Done, before, 3).await?, 3, "purged with a limit of 3");
-    ensure_eq!(inbox.purge(InboxState::Done, before, 10).await?, 2, "purged after that");
-    ensure_eq!(inbox.purge(InboxState::Done, before, 10).await?, 0, "purged in the end");
+    let purge = async |state, limit| {
+        life.journal.purge::<InboxRecord>(state, before, None, limit).await.map(|purged| purged.removed)
+    };
+    ensure_eq!(inbox.count(InboxState::Done, before, 4).await?, 4, "counted up to 4");
+    ensure_eq!(inbox.count(InboxState::Done, before, 9).await?, 5, "the old records");
+    ensure_eq!(purge(InboxState::Dead, 10).await?, 0, "purged dead letters");
+    ensure_eq!(purge(InboxState::Done, 3).await?, 3, "purged with a limit of 3");
+    ensure_eq!(purge(InboxState::Done, 10).await?, 2, "purged after that");
+    ensure_eq!(purge(InboxState::Done, 10).await?, 0, "purged in the end");
     let left = inbox.list(InboxState::Done, None, 10).await?.records;
     ensure_eq!(left.len(), 1, "the finished records that are left");
     ensure_eq!(left[0].record.id, young.record.id, "the record that is left");

@@ -48,6 +48,10 @@ pub struct Durability {
     /// How long finished records are kept; 0 keeps them. Longer than the channel's longest redelivery. Default 7 days.
     #[serde(with = "botmesh_core::duration")]
     pub retention: Duration,
+    /// How long dead letters and sends of unknown outcome are kept; 0 keeps them. Before they are removed,
+    /// [`BotEvent::PurgingDead`](crate::BotEvent::PurgingDead) tells how many. Default 30 days.
+    #[serde(with = "botmesh_core::duration")]
+    pub dead_retention: Duration,
 }
 
 impl Default for Durability {
@@ -60,6 +64,7 @@ impl Default for Durability {
             outbox: OutboxConfig::default(),
             poll: Duration::from_secs(1),
             retention: Duration::from_secs(7 * 24 * 3600),
+            dead_retention: Duration::from_secs(30 * 24 * 3600),
         }
     }
 }
@@ -203,7 +208,14 @@ impl Durability {
         self
     }
 
-    /// With this retention; 0 keeps everything.
+    /// With this retention of dead letters; 0 keeps them.
+    #[must_use]
+    pub fn with_dead_retention(mut self, retention: Duration) -> Self {
+        self.dead_retention = retention;
+        self
+    }
+
+    /// With this retention of what is done and sent; 0 keeps it.
     #[must_use]
     pub fn with_retention(mut self, retention: Duration) -> Self {
         self.retention = retention;

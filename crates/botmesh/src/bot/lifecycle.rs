@@ -8,9 +8,9 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::channel::run_channel;
 use super::sink::Sink;
 use super::{Bot, Definition, Durability, Running, TurnsConfig};
-use crate::core::backoff::Backoff;
 use crate::core::coordinator::{Coordinator, MemoryHub};
 use crate::core::entropy::random_hex;
 use crate::core::error::{ChannelError, StoreError};
@@ -21,8 +21,9 @@ use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
 use crate::dispatch::Dispatcher;
 use crate::egress::{Backlog, Echoes, Egress};
-use crate::events::BotEvent;
+use crate::events::{BotEvent, EventBus};
 use crate::flow::Conversations;
+use crate::health::Health;
 use crate::heartbeat::keep_session;
 use crate::intake::Intake;
 use crate::lanes::Lanes;
@@ -35,6 +36,8 @@ use crate::{Error, Result};
 /// How long the channel may take to stop.
 const CHANNEL_STOP: Duration = Duration::from_secs(5);
 
+const LOOKING: &str = "looking for what waits for a retry";
+
 /// The wish to stop.
 #[derive(Default)]
 pub(super) struct Stop(CancellationToken);
@@ -46,7 +49,7 @@ impl Stop {
 }
 
 /// Why the channel is no longer received from.
-enum Over {
+pub(super) enum Over {
     /// Somebody asked to stop.
     Asked,
     /// The channel has nothing more to say: everything is answered before the bot ends.
@@ -115,7 +118,7 @@ impl Engine {
             flows,
         } = definition;
         let journal = match durability {
-            Some(config) => Some(open_journal(config, &scope, &seams).await?),
+            Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
             None => None,
         };
         let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
@@ -226,8 +229,8 @@ impl Engine {
                 if let (true, Ok(_idle)) = (self.busy.is_idle(), self.backlog.try_acquire_many(all)) {
                     match waits_for_retry(open).await {
                         Ok(false) => return,
-                        Ok(true) => {}
-                        Err(error) => self.world.events.error("looking for what waits for a retry", &error),
+                        Ok(true) => self.world.events.over(LOOKING),
+                        Err(error) => self.world.trouble(LOOKING, &error),
                     }
                 }
             }
@@ -269,35 +272,21 @@ async fn waits_for_retry(open: &OpenJournal) -> Result<bool, StoreError> {
     Ok(!messages.is_empty() || !sends.is_empty())
 }
 
-/// Runs the channel, again after a delay if it fails for now.
-async fn run_channel(world: &World, sink: &Arc<Sink>, stop: &CancellationToken) -> Over {
-    let backoff = Backoff::default();
-    let mut failures = 0;
-    loop {
-        let error = match world.provider.run(Arc::<Sink>::clone(sink), stop.clone()).await {
-            Ok(()) => return Over::SourceEnded,
-            Err(error) if !error.retryable => return Over::Failed(error),
-            Err(error) => error,
-        };
-        failures += 1;
-        world.events.error("receiving from the channel", &error);
-        let delay = backoff.delay(failures, error.retry_after, &*world.seams.entropy);
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return Over::Asked,
-            () = world.seams.clock.sleep(delay) => {}
-        }
-    }
-}
-
-async fn open_journal(mut config: Durability, scope: &Scope, seams: &Seams) -> Result<OpenJournal, Error> {
+async fn open_journal(
+    mut config: Durability,
+    scope: &Scope,
+    seams: &Seams,
+    events: &EventBus,
+) -> Result<OpenJournal, Error> {
     let backend = config.backend.take().unwrap_or_else(|| KvDurability::new(Arc::new(MemoryKv::new())));
     let instance = match &config.instance_id {
         Some(instance) => instance.clone(),
         None => default_instance(scope, backend.caps().shared, seams),
     };
-    let journal = backend.open(scope, instance, config.leases(), seams.clone()).await?;
-    Ok(OpenJournal { journal, config })
+    let health = Health::new(events.clone(), Arc::clone(&seams.clock));
+    let journal =
+        backend.wrapped(|kv| health.watch(kv)).open(scope, instance, config.leases(), seams.clone()).await?;
+    Ok(OpenJournal { journal, config, health })
 }
 
 fn default_instance(scope: &Scope, shared: bool, seams: &Seams) -> InstanceId {

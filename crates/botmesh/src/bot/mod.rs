@@ -1,6 +1,7 @@
 //! The bot itself: put together, run, stopped.
 
 mod builder;
+mod channel;
 mod config;
 mod journals;
 mod lifecycle;

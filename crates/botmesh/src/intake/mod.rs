@@ -21,6 +21,8 @@ use recent::Recent;
 const MAX_ID: usize = 512;
 const MAX_RECORD_ID: usize = 1536;
 
+const JOURNALING: &str = "journaling an inbound event";
+
 pub(crate) struct Intake {
     world: Arc<World>,
     turns: Arc<Turns>,
@@ -158,6 +160,7 @@ impl Intake {
             Admission { world: &self.world, parts: Some(Parts { record, inbound, slot, permit, lapses }) };
         match open.journal.commit_one(insert).await {
             Ok(Cas::Applied(version)) => {
+                self.world.events.over(JOURNALING);
                 self.world.metrics.inbound_journaled.increment();
                 admission.journaled(version);
                 Ok(Admitted { record: id, duplicate: false })
@@ -168,7 +171,7 @@ impl Intake {
                 Ok(Admitted { record: id, duplicate: true })
             }
             Err(error) => {
-                self.world.events.error("journaling an inbound event", &error);
+                self.world.trouble(JOURNALING, &error);
                 if error.effect() == Effect::Unknown {
                     // It may be in the inbox: the admission finds out, and handles it if it is.
                     drop(admission);

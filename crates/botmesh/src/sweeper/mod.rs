@@ -1,7 +1,9 @@
 //! The background: takes up what is due or orphaned, and re-enters at the two front doors, intake and egress.
 
 mod busy;
+mod purge;
 mod sends;
+mod unreadable;
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
@@ -11,13 +13,15 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
-use crate::core::journal::{Change, InboxRecord, InboxState, Leased, OutboxState, Owner, Stored, Unreadable};
+use crate::core::journal::{Change, InboxRecord, InboxState, Leased, Owner, Stored, Unreadable};
 use crate::egress::Egress;
 use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
 pub(crate) use busy::Busy;
+use purge::Purging;
+use unreadable::Told;
 
 /// How often waits are checked without durability.
 const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
@@ -25,6 +29,9 @@ const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
 /// Bounds of one page, of the chats sent to at a time, and of one purge.
 const PAGE: usize = 200;
 const MAX_SENDING: usize = 32;
+
+const RECOVERING: &str = "taking up unfinished messages";
+const SWEEPING: &str = "sweeping";
 
 /// It sweeps, and leaves what may take long to the background: a chat that is slow holds back no other.
 #[derive(Clone)]
@@ -45,6 +52,8 @@ pub(crate) struct Sweeper {
     clean: Arc<std::sync::Mutex<Option<Clean>>>,
     /// When the chats with unfinished sends were last counted, on the monotonic clock.
     noted: Arc<std::sync::Mutex<Option<Duration>>>,
+    purging: Arc<std::sync::Mutex<Purging>>,
+    told: Arc<Told>,
 }
 
 type Clean = (Duration, HashSet<(Owner, Leased)>);
@@ -58,23 +67,26 @@ impl Sweeper {
     ) -> Self {
         let sending = Arc::new(Semaphore::new(MAX_SENDING));
         let (wake, sweeping, busy, clean, noted) = Default::default();
-        Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean, noted }
+        let (purging, told) = Default::default();
+        Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean, noted, purging, told }
     }
 
     /// Queues what is unfinished again, lets new events in, and sweeps until the bot stops.
     pub(crate) async fn run(self) {
         if let Some(open) = &self.world.journal {
             while let Err(error) = self.recover(open).await {
-                self.world.events.error("taking up unfinished messages", &error);
+                self.world.trouble(RECOVERING, &error);
                 if !self.rest().await {
                     return;
                 }
             }
         }
+        self.world.events.over(RECOVERING);
         self.intake.open_for_new();
         while self.rest().await {
-            if let Err(error) = self.sweep().await {
-                self.world.events.error("sweeping", &error);
+            match self.sweep().await {
+                Ok(()) => self.world.events.over(SWEEPING),
+                Err(error) => self.world.trouble(SWEEPING, &error),
             }
         }
     }
@@ -127,15 +139,17 @@ impl Sweeper {
     }
 
     /// Does work in the background, and holds something meanwhile.
-    fn start<F>(&self, held: impl Send + 'static, work: impl FnOnce(Self) -> F)
+    fn start<F>(&self, about: String, held: impl Send + 'static, work: impl FnOnce(Self) -> F)
     where
         F: Future<Output = Result<(), StoreError>> + Send + 'static,
     {
         let (world, work) = (Arc::clone(&self.world), work(self.clone()));
         self.world.spawn_tracked("background", async move {
             let _held = held;
-            if let Some(Err(error)) = world.abort.run_until_cancelled(work).await {
-                world.events.error("sweeping", &error);
+            match world.abort.run_until_cancelled(work).await {
+                Some(Ok(())) => world.events.over(&about),
+                Some(Err(error)) => world.trouble(&about, &error),
+                None => {}
             }
         });
     }
@@ -208,20 +222,6 @@ impl Sweeper {
         Ok(())
     }
 
-    async fn purge(&self, open: &OpenJournal) -> Result<(), StoreError> {
-        if open.config.retention.is_zero() {
-            return Ok(());
-        }
-        let before = self.world.now() - open.config.retention;
-        let done = open.journal.inbox().purge(InboxState::Done, before, PAGE).await?;
-        let sent = open.journal.outbox().purge(OutboxState::Sent, before, PAGE).await?;
-        if done == PAGE || sent == PAGE {
-            // More is left; go on at once, but after everything else that is due.
-            self.wake.notify_one();
-        }
-        Ok(())
-    }
-
     /// Ends the conversations whose wait is over.
     async fn end_overdue_waits(&self) -> Result<(), StoreError> {
         let conversations = self.turns.dispatcher().conversations();
@@ -230,8 +230,9 @@ impl Sweeper {
             if self.turns.is_serving(&key) {
                 continue;
             }
-            if let Some(begun) = self.busy.begin(format!("wait {}", key.encode())) {
-                self.start(begun, |sweeper| async move { sweeper.end_overdue_wait(&key).await });
+            let about = format!("ending the wait of {key}");
+            if let Some(begun) = self.busy.begin(about.clone()) {
+                self.start(about, begun, |sweeper| async move { sweeper.end_overdue_wait(&key).await });
             }
         }
         Ok(())
@@ -253,8 +254,6 @@ impl Sweeper {
     }
 
     fn tell_unreadable(&self, unreadable: &[Unreadable]) {
-        for Unreadable { key, reason } in unreadable {
-            tracing::error!(%key, %reason, "a record cannot be read and is left as it is");
-        }
+        self.told.tell(unreadable, &self.world.events);
     }
 }

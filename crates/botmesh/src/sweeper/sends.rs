@@ -52,11 +52,12 @@ impl Sweeper {
     where
         F: Future<Output = Result<(), StoreError>> + Send + 'static,
     {
-        let Some(begun) = self.busy.begin(format!("chat {chat}")) else { return true };
+        let about = format!("sending to {chat}");
+        let Some(begun) = self.busy.begin(about.clone()) else { return true };
         tokio::select! {
             biased;
             Ok(permit) = Arc::clone(&self.sending).acquire_owned() => {
-                self.start((begun, permit), work);
+                self.start(about, (begun, permit), work);
                 true
             }
             () = self.world.seams.clock.sleep(WAIT_FOR_ROOM) => false,

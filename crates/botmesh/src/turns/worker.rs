@@ -21,6 +21,8 @@ use crate::egress::TurnScope;
 use crate::events::{BotEvent, DeadKind, describe};
 use crate::world::OpenJournal;
 
+const TAKING: &str = "taking a turn";
+
 /// A message whose handler ended, before that is durable.
 struct Finished {
     turn: Option<Turn>,
@@ -237,9 +239,12 @@ impl Turns {
 
     async fn run(&self, key: &ConversationKey, work: Work) -> Finished {
         let turn = match self.take_turn(key).await {
-            Ok(turn) => turn,
+            Ok(turn) => {
+                self.world.events.over(TAKING);
+                turn
+            }
             Err(error) => {
-                self.world.events.error(format!("taking the turn of {key}"), &error);
+                self.world.events.trouble(TAKING, &error);
                 let verdict = Verdict::Failed(describe(&error));
                 return Finished { turn: None, work, verdict, sent: Vec::new(), ended: None };
             }

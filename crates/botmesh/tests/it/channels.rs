@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use botmesh::BotEvent;
 use botmesh::core::Bytes;
 use botmesh::core::CancellationToken;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
@@ -23,6 +24,8 @@ struct Special {
     inner: MockProvider,
     /// What the next calls of `run` fail with.
     failures: Mutex<Vec<ChannelError>>,
+    /// The state of the connection, if it is not that of the mock channel.
+    states: Option<watch::Sender<ConnectionState>>,
 }
 
 #[async_trait::async_trait]
@@ -40,7 +43,7 @@ impl Provider for Special {
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.inner.connection()
+        self.states.as_ref().map_or_else(|| self.inner.connection(), watch::Sender::subscribe)
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
@@ -67,7 +70,7 @@ impl Provider for Special {
 
 fn special(failures: Vec<ChannelError>) -> Stage {
     let mut stage = Stage::new(Resolve::Never);
-    let provider = Special { inner: stage.channel.clone(), failures: Mutex::new(failures) };
+    let provider = Special { inner: stage.channel.clone(), failures: Mutex::new(failures), states: None };
     stage.provider = Some(Arc::new(provider));
     stage
 }
@@ -95,7 +98,31 @@ async fn a_connection_that_fails_is_made_again() {
     let mut life = stage.start(echo);
     stage.clock.advance(Duration::from_secs(10)).await;
     assert_eq!(life.say("m1", "hi", 1).await, ["hi"]);
-    assert_eq!(life.event_names().iter().filter(|name| **name == "error").count(), 2);
+    let events: Vec<BotEvent> = std::iter::from_fn(|| life.events.try_recv().ok()).collect();
+    assert_eq!(
+        events.iter().map(BotEvent::name).collect::<Vec<_>>(),
+        ["started", "channel:unavailable", "channel:available"]
+    );
+    assert!(events[1].to_string().contains("the network is away"));
+    assert!(matches!(events[2], BotEvent::ChannelAvailable { failures: 2, .. }), "{:?}", events[2]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_and_made_again_by_the_channel_itself_is_told() {
+    let mut stage = Stage::new(Resolve::Never);
+    let states = watch::Sender::new(ConnectionState::Closed);
+    let (inner, failures) = (stage.channel.clone(), Mutex::default());
+    stage.provider = Some(Arc::new(Special { inner, failures, states: Some(states.clone()) }));
+    let mut life = stage.start(echo);
+    assert_eq!(life.say("m1", "hi", 1).await, ["hi"]);
+    use ConnectionState::{Closed, Connecting, Open};
+    for state in [Connecting, Open, Connecting, Connecting, Connecting, Open, Closed] {
+        states.send_replace(state);
+        stage.clock.advance(Duration::from_secs(1)).await;
+    }
+    let told = ["started", "channel:unavailable", "channel:available"];
+    assert_eq!(life.event_names(), told);
     life.stop().await;
 }
 

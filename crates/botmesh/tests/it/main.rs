@@ -14,6 +14,7 @@ mod keys;
 mod leases;
 mod long_texts;
 mod media;
+mod notices;
 mod operating;
 mod order;
 mod outages;

@@ -46,6 +46,7 @@ async fn with_a_dead_send(stage: &Stage) -> Life {
     life
 }
 
+/// Case K01.
 #[tokio::test]
 async fn a_dead_send_that_is_retried_has_all_its_attempts_again_and_remembers_the_first_ones() {
     let stage = Stage::new(Resolve::Never);
@@ -132,6 +133,7 @@ async fn a_dead_text_is_sent_in_all_its_parts_whichever_of_them_is_retried() {
     }
 }
 
+/// Case C11.
 #[tokio::test]
 async fn a_dead_message_stays_dead_until_it_is_replayed_with_all_its_attempts() {
     let stage = Stage::new(Resolve::Never);

@@ -43,6 +43,7 @@ fn start(durability: Durability, scope: Scope) -> Running {
     Running { channel, bot, ended }
 }
 
+/// Case C09.
 async fn each_bot_sees_its_own(backend: KvDurability) {
     let scopes = NAMES.iter().flat_map(|name| {
         let as_tenant = Scope { tenant: (*name).to_owned(), ..Scope::default() };

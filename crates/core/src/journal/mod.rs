@@ -59,6 +59,12 @@ impl KvDurability {
         self.kv.caps()
     }
 
+    /// The journals behind something that sees the calls of the backend.
+    #[must_use]
+    pub fn wrapped(self, wrap: impl FnOnce(Arc<dyn DurableKv>) -> Arc<dyn DurableKv>) -> Self {
+        Self { kv: wrap(self.kv) }
+    }
+
     /// Opens the journals of one bot as `instance`. An earlier process of the same instance loses everything it owned at
     /// once; other instances are not touched. `leases` is how long the process may be silent before others take over
     /// what it owns: one [`Duration`](std::time::Duration) for all, or [`Leases`].
@@ -122,6 +128,15 @@ pub struct Due {
     pub inbox: Page<InboxRecord>,
     /// Sends.
     pub outbox: Page<OutboxRecord>,
+}
+
+/// What a purge of one page came to.
+#[derive(Clone, Debug)]
+pub struct Purged {
+    /// How many records were removed.
+    pub removed: usize,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Cursor>,
 }
 
 /// The most records of one page.
@@ -279,6 +294,26 @@ impl Journal {
         })
     }
 
+    /// Removes the records of a page of those that reached a state before `before`: for states in which nobody works on
+    /// them. One that was changed meanwhile stays, and so does one that this version cannot read.
+    ///
+    /// # Errors
+    /// The backend's failure.
+    pub async fn purge<R: Record>(
+        &self,
+        state: R::State,
+        before: Timestamp,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Purged, StoreError> {
+        let records: Records<'_, R> = Records { journal: self, record: std::marker::PhantomData };
+        let page = records.list_until(state, before.as_millis() - 1, after, limit).await?;
+        let changes: Vec<Change> = page.records.iter().map(Change::delete).collect();
+        let outcomes = if changes.is_empty() { Vec::new() } else { self.commit(changes).await? };
+        let removed = outcomes.into_iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count();
+        Ok(Purged { removed, next: page.next })
+    }
+
     /// Removes the sessions in `sessions` that had run out when they were loaded. Call it after everything they owned
     /// was adopted.
     ///
@@ -364,18 +399,22 @@ impl<'a, R: Record> Records<'a, R> {
         self.page(Range::List { bucket: R::bucket(state), from: i64::MIN, until }, after, limit).await
     }
 
-    /// Removes up to `limit` records that reached a finished state before `before`; returns how many were removed.
+    /// How many records reached a state before `before`, those that cannot be read included. Counts up to `max`.
     ///
     /// # Errors
     /// The backend's failure.
-    pub async fn purge(&self, state: R::State, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        let page = self.list_until(state, before.as_millis() - 1, None, limit).await?;
-        let changes: Vec<Change> = page.records.iter().map(Change::delete).collect();
-        if changes.is_empty() {
-            return Ok(0);
+    pub async fn count(&self, state: R::State, before: Timestamp, max: usize) -> Result<usize, StoreError> {
+        let kv = self.journal.inner.committer.kv();
+        let range = Range::List { bucket: R::bucket(state), from: i64::MIN, until: before.as_millis() - 1 };
+        let (mut count, mut after) = (0, None);
+        loop {
+            let entries = kv.scan(range, after.as_ref(), MAX_PAGE).await?;
+            count += entries.iter().filter(|entry| entry.key.first() == Some(&R::PREFIX)).count();
+            match entries.last().filter(|_| entries.len() == MAX_PAGE && count < max) {
+                Some(last) => after = range.cursor(last),
+                None => return Ok(count.min(max)),
+            }
         }
-        let outcomes = self.journal.commit(changes).await?;
-        Ok(outcomes.into_iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count())
     }
 }
 
