@@ -100,6 +100,36 @@ async fn a_send_has_one_token_across_attempts_and_restarts() {
     life.stop().await;
 }
 
+/// Case C01. A key that is known is never dropped in silence, and means a new send once its record is gone.
+#[tokio::test]
+async fn enqueueing_a_known_key_tells_so_until_its_record_is_gone() {
+    for discarded in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let durability =
+            Durability::default().with_instance_id("bot").with_retention(Duration::from_secs(3600));
+        let life = stage.start_with(durability, echo);
+        life.started().await;
+        let enqueue = |text: &'static str| life.bot.enqueue("k", "bob", text);
+        let first = enqueue("one").await.expect("a journaled send");
+        assert_eq!((first.known, first.state, first.sent), (false, OutboxState::Waiting, None));
+        life.until("the first", || stage.channel.texts_to("bob") == ["one"]).await;
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(1800)).await;
+        let second = enqueue("two").await.expect("an answer");
+        assert_eq!((second.key.as_str(), second.known, second.state), ("k", true, OutboxState::Sent));
+        let ago = stage.clock.now().since(second.sent.expect("a time"));
+        assert!((1790..1810).contains(&ago.as_secs()), "sent {ago:?} ago");
+        match discarded {
+            true => drop(life.journals().discard_send("k").await.expect("a decision")),
+            false => stage.clock.advance(Duration::from_secs(1900)).await,
+        }
+        let third = enqueue("three").await.expect("a journaled send");
+        assert!(!third.known);
+        life.until("the third", || stage.channel.texts_to("bob") == ["one", "three"]).await;
+        life.stop().await;
+    }
+}
+
 #[derive(Deserialize)]
 struct Posted {
     id: String,

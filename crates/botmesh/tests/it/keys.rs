@@ -81,6 +81,8 @@ async fn the_replies_of_a_flow_keep_their_keys_when_it_resumes() {
             let form = flow::<()>("form")
                 .ask("name", "name?", |(), _| Ok(()))
                 .say("one")
+                .do_("note", |_| async { Ok(Step::Next) })
+                // It resumes here.
                 .do_("two", move |c| async move {
                     c.say("two").await?;
                     if dies {
