@@ -20,8 +20,9 @@ mod replay;
 mod sweep;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 
 use crate::bot::Backend;
 
@@ -58,6 +59,12 @@ struct Args {
     /// Draw the memory over the messages to a file as well
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Measure one part over one backend, in this process
+    #[arg(long, hide = true)]
+    alone: bool,
+    /// Where the memory over the messages is noted
+    #[arg(long, hide = true)]
+    curve: Option<PathBuf>,
     /// Cargo says it to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -65,38 +72,52 @@ struct Args {
 
 fn main() {
     let args = Args::parse();
-    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    println!("load of the machine at the start: {}\n", host::load());
-    if args.part.contains(&Part::Replay) {
-        replay::print_heading(args.unfinished);
+    if let ([part], [backend], true) = (&args.part[..], &args.backend[..], args.alone) {
+        return measure(&args, *part, *backend);
+    }
+    println!("load of the machine at the start: {}", host::load());
+    let folder = tempfile::tempdir().unwrap();
+    for &part in &args.part {
+        match part {
+            Part::Replay => replay::print_heading(args.unfinished),
+            Part::Sweep => sweep::print_heading(),
+            Part::Memory => memory::print_heading(args.messages),
+        }
         for &backend in &args.backend {
-            for replies in [false, true] {
-                in_folder(root.path(), |file| replay::run(backend, file, args.unfinished, replies));
-            }
+            let curve = folder.path().join(backend.name());
+            measure_alone(&args, part, backend, &curve);
         }
     }
-    if args.part.contains(&Part::Sweep) {
-        sweep::print_heading();
-        for &backend in &args.backend {
-            in_folder(root.path(), |file| sweep::run(backend, file, &args.finished));
-        }
-    }
-    if args.part.contains(&Part::Memory) {
-        memory::print_heading(args.messages);
-        let curves = args.backend.iter().map(|&backend| {
-            in_folder(root.path(), |file| (backend.name(), memory::run(backend, file, args.messages)))
-        });
-        let curves: Vec<_> = curves.collect();
-        if let Some(path) = args.svg {
-            std::fs::write(&path, plot::svg(&curves)).unwrap();
-            println!("\ndrawn to {}", path.display());
-        }
+    if let Some(path) = &args.svg {
+        let read =
+            |backend: &Backend| Some((backend.name(), memory::read(&folder.path().join(backend.name()))?));
+        let curves: Vec<_> = args.backend.iter().filter_map(read).collect();
+        std::fs::write(path, plot::svg(&curves)).unwrap();
+        println!("\ndrawn to {}", path.display());
     }
     println!("\nload of the machine at the end: {}", host::load());
 }
 
-/// Runs with a file in a folder of its own, which is removed afterwards.
-fn in_folder<T>(root: &Path, run: impl FnOnce(&Path) -> T) -> T {
-    let folder = tempfile::tempdir_in(root).unwrap();
-    run(&folder.path().join("bot.db"))
+/// Measures in a process of its own: memory that was freed before would hide what is needed now.
+fn measure_alone(args: &Args, part: Part, backend: Backend, curve: &Path) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let finished: Vec<_> = args.finished.iter().map(u64::to_string).collect();
+    command.args(["--part", part.to_possible_value().unwrap().get_name(), "--backend", backend.name()]);
+    command.args(["--unfinished", &args.unfinished.to_string(), "--finished", &finished.join(",")]);
+    command.args(["--messages", &args.messages.to_string(), "--alone", "--curve"]).arg(curve);
+    let status = command.status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn measure(args: &Args, part: Part, backend: Backend) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("bot.db");
+    match part {
+        Part::Replay => {
+            replay::run(backend, &file, args.unfinished, false);
+            replay::run(backend, &folder.path().join("replies.db"), args.unfinished, true);
+        }
+        Part::Sweep => sweep::run(backend, &file, &args.finished),
+        Part::Memory => memory::run(backend, &file, args.messages, args.curve.as_deref()),
+    }
 }

@@ -31,7 +31,26 @@ pub(crate) fn print_heading(messages: u64) {
     );
 }
 
-pub(crate) fn run(backend: Backend, file: &Path, messages: u64) -> Curve {
+pub(crate) fn run(backend: Backend, file: &Path, messages: u64, note: Option<&Path>) {
+    let curve = measure(backend, file, messages);
+    if let Some(path) = note {
+        let lines = curve.iter().map(|(messages, memory)| format!("{messages} {memory}\n"));
+        std::fs::write(path, lines.collect::<String>()).unwrap();
+    }
+}
+
+/// What [`run`] noted; `None` if it did not run.
+pub(crate) fn read(path: &Path) -> Option<Curve> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines()
+        .map(|line| {
+            let (messages, memory) = line.split_once(' ')?;
+            Some((messages.parse().ok()?, memory.parse().ok()?))
+        })
+        .collect()
+}
+
+fn measure(backend: Backend, file: &Path, messages: u64) -> Curve {
     RuntimeKind::Current.build().block_on(async {
         let opened = Opened::new(backend, file).await;
         let settings = |durability: botmesh::Durability| {

@@ -1,7 +1,8 @@
 //! Looks at what goes through a backend: counts commits and scans, and tells a chat when its message is done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh::core::Bytes;
@@ -21,7 +22,8 @@ struct Scans {
     /// Those that begin a sweep.
     sweeps: AtomicU64,
     entries: AtomicU64,
-    nanos: AtomicU64,
+    /// How long each took, once it is asked for.
+    times: OnceLock<Mutex<Vec<Duration>>>,
 }
 
 /// What was scanned so far.
@@ -30,7 +32,6 @@ pub(crate) struct Scanned {
     pub(crate) calls: u64,
     pub(crate) sweeps: u64,
     pub(crate) entries: u64,
-    pub(crate) nanos: u64,
 }
 
 type Note = Box<dyn Fn(&[Op]) + Send + Sync>;
@@ -65,10 +66,15 @@ impl Probe {
     }
 
     pub(crate) fn scanned(&self) -> Scanned {
-        let Scans { calls, sweeps, entries, nanos } = &self.scans;
-        let [calls, sweeps, entries, nanos] =
-            [calls, sweeps, entries, nanos].map(|count| count.load(Ordering::Relaxed));
-        Scanned { calls, sweeps, entries, nanos }
+        let Scans { calls, sweeps, entries, .. } = &self.scans;
+        let [calls, sweeps, entries] = [calls, sweeps, entries].map(|count| count.load(Ordering::Relaxed));
+        Scanned { calls, sweeps, entries }
+    }
+
+    /// How long each scan took since this was called before.
+    pub(crate) fn scan_times(&self) -> Vec<Duration> {
+        let times = self.scans.times.get_or_init(Mutex::default);
+        std::mem::take(&mut times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Messages that are done.
@@ -157,8 +163,10 @@ impl DurableKv for Watched {
     ) -> Result<Vec<Entry>, StoreError> {
         let begun = now();
         let found = self.kv.scan(range, after, limit).await;
-        let Scans { calls, sweeps, entries, nanos } = &self.probe.scans;
-        nanos.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let Scans { calls, sweeps, entries, times } = &self.probe.scans;
+        if let Some(times) = times.get() {
+            times.lock().unwrap_or_else(PoisonError::into_inner).push(begun.elapsed());
+        }
         calls.fetch_add(1, Ordering::Relaxed);
         let begins = matches!(range, Range::Due { .. }) && after.is_none();
         sweeps.fetch_add(begins.into(), Ordering::Relaxed);
