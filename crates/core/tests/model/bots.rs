@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use botmesh_core::journal::{InboxState, Leased, OnAmbiguous, OutboxState, Owner};
+use botmesh_core::journal::{Follows, InboxState, Leased, OnAmbiguous, OutboxRecord, OutboxState, Owner};
 
 use crate::real::{INSTANCES, RealCommitter, Views, instance};
 use crate::run::Run;
@@ -37,6 +37,17 @@ impl Bots {
             return state.sessions[asker.instance].lease != Lease::Held;
         }
         self.views.seen_by(asker, &state.sessions).is_orphan(owner, leased)
+    }
+}
+
+impl Bots {
+    /// Whether a send may go out, as far as it is a part of a text.
+    pub(crate) fn follows(&self, state: &State, send: usize) -> Follows {
+        let first = send.is_multiple_of(self.setting.sends);
+        if first || !self.setting.parts || self.setting.breaks(Broken::PartsOutOfOrder) {
+            return Follows::Now;
+        }
+        Follows::after(state.outbox[send - 1].as_ref().map(|row| row.held.record.state))
     }
 }
 
@@ -93,6 +104,7 @@ impl Model for Bots {
             Property::<Self>::always(DONE, |_, state| !state.offences.undone),
             Property::<Self>::always(SENT, |_, state| !state.offences.unsent),
             Property::<Self>::always(CLAIMED, |_, state| !state.offences.ran_without_claim),
+            Property::<Self>::always(ORDER, |_, state| !state.offences.overtook),
             Property::<Self>::always(BUDGET, |bots, state| {
                 let Setting { max_attempts, retries, .. } = bots.setting;
                 state.messages.iter().all(|message| message.runs <= max_attempts)
@@ -113,12 +125,13 @@ pub(crate) const KEPT: &str = "nothing is lost, unless the policy permits it";
 pub(crate) const DONE: &str = "done is terminal";
 pub(crate) const SENT: &str = "sent is terminal";
 pub(crate) const CLAIMED: &str = "nothing runs without the claim";
+pub(crate) const ORDER: &str = "no part of a text overtakes another";
 pub(crate) const BUDGET: &str = "attempts stay within the budget";
 pub(crate) const UNSTUCK: &str = "no record is stuck";
 pub(crate) const USEFUL: &str = "everything is done and sent";
 
 /// What was taken over is in the inbox; what is done has all its sends in the outbox; what is sent was delivered; and a
-/// send is given up as unknown only under `Skip`.
+/// send is given up as unknown only where the policy permits it and the channel cannot help.
 fn nothing_is_lost(bots: &Bots, state: &State) -> bool {
     let per_message = bots.setting.sends;
     let kept = state.messages.iter().enumerate().all(|(at, story)| match &state.inbox[at] {
@@ -130,7 +143,7 @@ fn nothing_is_lost(bots: &Bots, state: &State) -> bool {
     });
     kept && rows(&state.outbox).all(|(at, row)| match row.held.record.state {
         OutboxState::Sent => state.sends[at].delivered > 0,
-        OutboxState::Unknown => bots.setting.policy != OnAmbiguous::Resend && !bots.setting.dedupes(),
+        OutboxState::Unknown => bots.setting.may_give_up() || row.held.record.awaits_echo(),
         OutboxState::InFlight | OutboxState::Waiting | OutboxState::Dead => true,
     })
 }
@@ -139,6 +152,6 @@ fn nothing_is_lost(bots: &Bots, state: &State) -> bool {
 fn is_finished(state: &State) -> bool {
     let over = |state| matches!(state, InboxState::Done | InboxState::Dead);
     let messages = state.inbox.iter().all(|row| row.as_ref().is_some_and(|row| over(row.held.record.state)));
-    let open = |state| matches!(state, OutboxState::InFlight | OutboxState::Waiting);
-    messages && rows(&state.outbox).all(|(_, row)| !open(row.held.record.state))
+    let open = |record: &OutboxRecord| record.is_unfinished() || record.awaits_echo();
+    messages && rows(&state.outbox).all(|(_, row)| !open(&row.held.record))
 }

@@ -1,9 +1,10 @@
 //! The journals under a model checker: every order in which a few faults can meet, not a sample of them.
 //!
-//! Two instances handle a message or two of one chat. Any of them may die and start again, lose its lease while it lives
-//! and goes on writing, or lose the backend's or the channel's answer; sweepers act on what they saw some time ago; an
-//! operator replays and retries. Every step is taken by the code that the program runs: the transitions of [`InboxRecord`]
-//! and [`OutboxRecord`], [`Sessions`], [`OnAmbiguous`], and the committer of the journals for answers that are lost.
+//! Two instances handle a message or two of one chat, each with a send or two, or with one text in two parts. Any of them
+//! may die and start again, lose its lease while it lives and goes on writing, or lose the backend's or the channel's
+//! answer; sweepers act on what they saw some time ago; an operator replays and retries. Every step is taken by the code
+//! that the program runs: the transitions of [`InboxRecord`] and [`OutboxRecord`], [`Sessions`], [`OnAmbiguous`],
+//! [`Follows`], and the committer of the journals for answers that are lost.
 //! Compare-and-set is the only way to write. What is checked in each state is listed in `bots.rs`.
 //!
 //! `cargo test -p botmesh-core --test model -- --nocapture` prints how many states each setting has, and which rule each
@@ -12,7 +13,7 @@
 //!
 //! # Reading a counterexample
 //!
-//! A broken promise is shown as its shortest history: one line for each step, and below it what is stored then. `a@1` is
+//! A broken promise is shown as its shortest history: the steps, and between them, indented, what is stored. `a@1` is
 //! the first start of instance `a`; messages and sends are counted from 0; a step with `loses its answer` wrote to a
 //! backend whose answer did not come (the write takes effect with `Land`, `LandLate` or `FindOut`, if ever). A record is
 //! its state, version, attempts, owner and, if it has one, its due time. Read the last step first: it breaks the promise.
@@ -24,6 +25,7 @@
 //! shown for states in which nothing else can happen ("no record is stuck"). User state, flows and the coordinator's turns
 //! are not in it.
 //!
+//! [`Follows`]: botmesh_core::journal::Follows
 //! [`InboxRecord`]: botmesh_core::journal::InboxRecord
 //! [`OutboxRecord`]: botmesh_core::journal::OutboxRecord
 //! [`Sessions`]: botmesh_core::journal::Sessions
@@ -39,10 +41,10 @@ mod steps;
 use std::fmt::Write as _;
 use std::num::NonZero;
 
-use botmesh_core::journal::OnAmbiguous::{Resend, Skip};
+use botmesh_core::journal::OnAmbiguous::{Auto, Resend, Skip};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
-use bots::{Action, BUDGET, Bots, CLAIMED, DONE, KEPT, SENT, UNDOUBLED, UNSTUCK, USEFUL};
+use bots::{Action, BUDGET, Bots, CLAIMED, DONE, KEPT, ORDER, SENT, UNDOUBLED, UNSTUCK, USEFUL};
 use setting::{Broken, Faults, Setting};
 use state::State;
 use steps::rows;
@@ -75,10 +77,16 @@ fn usual() -> Vec<Setting> {
         Setting::new(Skip, Faults { failures: 2, ..ambiguous }),
         Setting { sends: 2, ..Setting::new(Skip, ambiguous) },
         Setting { messages: 2, ..Setting::new(Skip, Faults { crashes: 1, ..NONE }) },
+        Setting::new(Skip, Faults { refusals: 1, ..ambiguous }).in_parts(),
+        Setting::new(Skip, Faults { refusals: 1, lost_answers: 1, lost_turns: 1, ..NONE }).in_parts(),
         Setting::new(Resend, Faults { expiries: 1, timeouts: 1, ..NONE }),
         Setting::new(Resend, Faults { refusals: 1, ..ambiguous }),
         Setting::new(Resend, Faults { expiries: 1, timeouts: 1, ..NONE }).deduping(),
         Setting::new(Skip, Faults { retries: 1, ..ambiguous }).deduping(),
+        Setting::new(Auto, Faults { expiries: 1, timeouts: 1, ..NONE }).echoing(),
+        Setting::new(Auto, Faults { lost_answers: 1, ..ambiguous }).echoing(),
+        Setting::new(Resend, Faults { timeouts: 2, ..ambiguous }).echoing(),
+        Setting::new(Skip, Faults { refusals: 1, lost_answers: 1, ..ambiguous }).answering(),
     ]
 }
 
@@ -99,6 +107,8 @@ fn deep() -> Vec<Setting> {
         two_sends(Resend, Faults { lost_answers: 1, ..ambiguous }),
         two_messages(Faults { lost_answers: 1, ..ambiguous }),
         two_messages(Faults { timeouts: 1, ..lease }),
+        Setting::new(Skip, Faults { timeouts: 1, refusals: 2, ..lease }).in_parts(),
+        Setting::new(Resend, Faults { lost_answers: 1, ..ambiguous }).in_parts(),
         Setting::new(Resend, Faults { timeouts: 1, lost_answers: 1, ..lease }),
         Setting::new(Resend, Faults { timeouts: 2, refusals: 1, ..lease }),
         Setting::new(Resend, Faults { timeouts: 1, lost_answers: 1, retries: 1, ..lease }).deduping(),
@@ -152,6 +162,8 @@ fn rules() -> Vec<(Broken, &'static str, Setting)> {
         (RetrySent, SENT, skip(operator)),
         (TakesBackAnothers, UNDOUBLED, skip(dropped)),
         (GivesUpUnderResend, KEPT, Setting::new(Resend, timeout)),
+        (PartsOutOfOrder, ORDER, skip(Faults { refusals: 1, ..NONE }).in_parts()),
+        (EchoNotAwaited, UNDOUBLED, Setting::new(Auto, timeout).echoing()),
         (TokenPerAttempt, UNDOUBLED, Setting::new(Resend, timeout).deduping()),
     ]
 }

@@ -100,6 +100,7 @@ impl<'a> Run<'a> {
             Step::Record(who, slot) => self.record(who, slot),
             Step::TryAgain(who) => self.try_again(who),
             Step::Defer(who) => self.end_sending(who, Slot::Lane),
+            Step::Echo(who, send) => self.echo(who, send),
             Step::RecordArrived(who, n) => self.record_arrived(who, n),
             Step::Find(who, target) => self.find(who, target),
             Step::Act(who) => self.act(who),
@@ -225,6 +226,11 @@ impl<'a> Run<'a> {
                 let version = version(self.state.outbox[*at].as_ref()) + 1;
                 let held = Held { record: Arc::clone(&put.record), version };
                 self.state.outbox[*at] = Some(Row { held, write: write.id });
+                if insert && self.bots.setting.parts && self.state.outbox[at + 1].is_none() {
+                    let record = Arc::new(crate::sends::part(at / 2, 1));
+                    let held = Held { record, version: 1 };
+                    self.state.outbox[at + 1] = Some(Row { held, write: write.id });
+                }
                 Some(version)
             }
         }

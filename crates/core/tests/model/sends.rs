@@ -4,15 +4,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh_core::content::Content;
-use botmesh_core::journal::{Ambiguity, ErrorNote, Leased, OutboxRecord, OutboxState, Send};
+use botmesh_core::journal::{Ambiguity, ErrorNote, Follows, Leased, OutboxRecord, OutboxState, Part, Send};
+use botmesh_core::split::SPLITTER;
 
 use crate::run::Run;
 use crate::setting::{Broken, NOW};
 use crate::state::{Answer, Held, JobStage, Put, Sending, Slot, Stage, Then};
 use crate::steps::{Call, Who};
 
+fn content(message: usize, n: usize) -> Send {
+    let key = format!("{message}:{n}").as_str().into();
+    Send { key, chat: "ana".into(), content: Content::text("hello"), fingerprint: None, source: None }
+}
+
+/// One of the two parts of a text; both are journaled in one commit, and wait.
+pub(crate) fn part(message: usize, n: usize) -> OutboxRecord {
+    let link = |at: usize| (n != at).then(|| content(message, at).key);
+    let number = u32::try_from(n + 1).expect("two parts");
+    let part = Part { number, previous: link(0), next: link(1), splitter: SPLITTER };
+    let order = i64::try_from(message).expect("few messages");
+    OutboxRecord::waiting(content(message, n), order, NOW).as_part(part)
+}
+
 impl Run<'_> {
-    /// The handler's next send: journaled in flight, unless a replay finds it in the outbox.
+    /// The handler's next send: journaled in flight, unless it is known.
     pub(crate) fn send(&mut self, who: Who) {
         let sends = self.bots.setting.sends;
         let process = self.state.process(who);
@@ -21,15 +36,17 @@ impl Run<'_> {
         let (replay, message) = (job.replay, job.message);
         let send = message * sends + next;
         process.lane = Some(Sending { send, handler: true, stage: Stage::Writing });
-        let known = self.state.outbox[send].as_ref().filter(|_| replay).map(|row| row.held.clone());
+        let parts = self.bots.setting.parts;
+        let may_be_known = replay || (parts && next > 0);
+        let known = self.state.outbox[send].as_ref().filter(|_| may_be_known).map(|row| row.held.clone());
         if let Some(known) = known {
             return self.answer(who, send, &known);
         }
         let order = i64::try_from(send).expect("few sends");
-        let key = format!("{message}:{next}").as_str().into();
-        let (chat, content) = ("ana".into(), Content::text("hello"));
-        let record = Send { key, chat, content, fingerprint: None, source: None };
-        let record = OutboxRecord::in_flight(record, order, who.owner(), NOW);
+        let record = match parts {
+            true => part(message, next),
+            false => OutboxRecord::in_flight(content(message, next), order, who.owner(), NOW),
+        };
         self.begin(who, Slot::Lane, send, 0, record);
     }
 
@@ -39,6 +56,18 @@ impl Run<'_> {
         }
         let record = Arc::new(record);
         self.put(who, Put::Outbox(send, Held { record, version }), Then::Begin(slot));
+    }
+
+    /// Begins an attempt of a send that waits, if it is its turn.
+    fn start_in_turn(&mut self, who: Who, slot: Slot, send: usize, held: &Held<OutboxRecord>) {
+        match self.bots.follows(&self.state, send) {
+            Follows::Now => self.start_attempt(who, slot, send, held),
+            Follows::Later => self.end_sending(who, slot),
+            Follows::Never => match held.record.cut_off(ErrorNote::from(&Answer::Refused.error()), NOW) {
+                Ok(record) => self.conclude(who, slot, send, held.version, record),
+                Err(_) => self.end_sending(who, slot),
+            },
+        }
     }
 
     fn start_attempt(&mut self, who: Who, slot: Slot, send: usize, held: &Held<OutboxRecord>) {
@@ -74,12 +103,12 @@ impl Run<'_> {
         let slot = Slot::Lane;
         let orphan = |owner| self.bots.is_orphan(&self.state, who, Some(owner), Leased::Sends);
         match (known.record.state, &known.record.owner) {
-            (OutboxState::Waiting, _) => self.start_attempt(who, slot, send, known),
+            (OutboxState::Waiting, _) => self.start_in_turn(who, slot, send, known),
             (OutboxState::InFlight, Some(owner)) if *owner != who.owner() => {
                 if self.bots.setting.breaks(Broken::IgnoresIntent) {
                     self.start_attempt(who, slot, send, known);
                 } else if orphan(owner) {
-                    self.resolve(who, slot, send, known);
+                    self.resolve(who, slot, send, known, false);
                 } else {
                     self.end_sending(who, slot);
                 }
@@ -88,17 +117,42 @@ impl Run<'_> {
         }
     }
 
-    /// What becomes of an attempt whose answer is lost.
-    fn resolve(&mut self, who: Who, slot: Slot, send: usize, held: &Held<OutboxRecord>) {
+    /// What becomes of an attempt whose answer is lost. `in_vain` says that its echo was waited for.
+    fn resolve(&mut self, who: Who, slot: Slot, send: usize, held: &Held<OutboxRecord>, in_vain: bool) {
         let setting = &self.bots.setting;
-        let decision = setting.policy.decide(setting.channel, Duration::ZERO, false);
-        let broken = setting.breaks(Broken::GivesUpUnderResend);
-        if matches!(decision, Ambiguity::Repeat | Ambiguity::Resend) && !broken {
-            return self.record_failure(who, slot, send, held, Answer::TimedOut);
-        }
-        match held.record.give_up_unknown(NOW) {
+        let record = &held.record;
+        let next = match setting.policy.decide(setting.channel, Duration::ZERO, in_vain) {
+            Ambiguity::LookUp if self.state.sends[send].delivered > 0 => record.sent("m".into(), NOW),
+            Ambiguity::AwaitEcho(_) if !setting.breaks(Broken::EchoNotAwaited) => record.await_echo(NOW, NOW),
+            Ambiguity::GiveUp => record.give_up_unknown(NOW),
+            _ if setting.breaks(Broken::GivesUpUnderResend) => record.give_up_unknown(NOW),
+            _ => return self.record_failure(who, slot, send, held, Answer::TimedOut),
+        };
+        match next {
             Ok(record) => self.conclude(who, slot, send, held.version, record),
             Err(_) => self.end_sending(who, slot),
+        }
+    }
+
+    /// The channel shows a message that it delivered.
+    pub(crate) fn echo(&mut self, who: Who, send: usize) {
+        self.state.sends[send].echoed += 1;
+        let process = self.state.process(who);
+        if let Some(Sending { send: called, stage: Stage::Answered(held, _), .. }) = process.lane.clone()
+            && called == send
+        {
+            // It is taken for the answer that did not come.
+            if let Ok(record) = held.record.sent("m".into(), NOW) {
+                self.conclude(who, Slot::Lane, send, held.version, record);
+            }
+            return;
+        }
+        let Some(held) = self.state.outbox[send].as_ref().map(|row| row.held.clone()) else { return };
+        if held.record.owner != Some(who.owner())
+            && let Ok(record) = held.record.confirm("m".into(), NOW)
+        {
+            let record = Arc::new(record);
+            self.put(who, Put::Outbox(send, Held { record, version: held.version }), Then::Nothing);
         }
     }
 
@@ -140,6 +194,9 @@ impl Run<'_> {
         let fresh = put.version == 0;
         let written = applied.map(|version| Held { version, ..put.clone() });
         match (then, written) {
+            (Then::Begin(_), Some(held)) if held.record.state == OutboxState::Waiting => {
+                self.answer(who, send, &held);
+            }
             (Then::Begin(slot), Some(held)) => self.set_stage(who, slot, Stage::Calling(held)),
             (Then::Begin(_), None) if fresh => {
                 match self.state.outbox[send].as_ref().map(|row| row.held.clone()) {
@@ -162,6 +219,11 @@ impl Run<'_> {
     }
 
     fn deliver(&mut self, send: usize) {
+        if self.bots.setting.parts && send % 2 == 1 {
+            let before = self.state.outbox[send - 1].as_ref().map(|row| row.held.record.state);
+            let out = matches!(before, Some(OutboxState::Sent | OutboxState::Unknown));
+            self.state.offences.overtook |= !out && self.state.sends[send - 1].delivered == 0;
+        }
         let story = &mut self.state.sends[send];
         let setting = &self.bots.setting;
         let recognised = setting.dedupes() && !setting.breaks(Broken::TokenPerAttempt);
@@ -220,7 +282,7 @@ impl Run<'_> {
             return;
         };
         if answer == Answer::TimedOut && !self.bots.setting.breaks(Broken::TimeoutIsFailure) {
-            self.resolve(who, slot, send, &held);
+            self.resolve(who, slot, send, &held, false);
         } else {
             self.record_failure(who, slot, send, &held, answer);
         }
@@ -229,7 +291,7 @@ impl Run<'_> {
     pub(crate) fn try_again(&mut self, who: Who) {
         if let Some(Sending { send, stage: Stage::Resting(held), .. }) = self.state.process(who).lane.clone()
         {
-            self.start_attempt(who, Slot::Lane, send, &held);
+            self.start_in_turn(who, Slot::Lane, send, &held);
         }
     }
 
@@ -241,13 +303,17 @@ impl Run<'_> {
     pub(crate) fn attempt_due(&mut self, who: Who, send: usize, held: &Held<OutboxRecord>) {
         let process = self.state.process(who);
         process.lane = Some(Sending { send, handler: false, stage: Stage::Writing });
-        self.start_attempt(who, Slot::Lane, send, held);
+        if held.record.awaits_echo() {
+            self.resolve(who, Slot::Lane, send, held, true);
+        } else {
+            self.start_in_turn(who, Slot::Lane, send, held);
+        }
     }
 
     pub(crate) fn settle_orphan(&mut self, who: Who, send: usize, held: &Held<OutboxRecord>) {
         let process = self.state.process(who);
         process.lane = Some(Sending { send, handler: false, stage: Stage::Writing });
-        self.resolve(who, Slot::Lane, send, held);
+        self.resolve(who, Slot::Lane, send, held, false);
     }
 
     /// The handler is dropped. What its send was doing goes on in the background, without the lane.
@@ -287,7 +353,9 @@ impl Run<'_> {
                 && self.bots.setting.breaks(Broken::TakesBackAnothers)
         });
         let Some(version) = applied.or(looks_alike.map(|held| held.version)) else { return };
-        let record = Arc::new(begun.release(NOW).expect("a beginning is in flight"));
-        self.put(who, Put::Outbox(send, Held { record, version }), Then::Nothing);
+        if let Ok(record) = begun.release(NOW) {
+            let record = Arc::new(record);
+            self.put(who, Put::Outbox(send, Held { record, version }), Then::Nothing);
+        }
     }
 }

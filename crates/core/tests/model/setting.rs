@@ -78,6 +78,10 @@ pub(crate) enum Broken {
     GivesUpUnderResend,
     /// Each attempt has a token of its own.
     TokenPerAttempt,
+    /// What the channel may still echo is sent again.
+    EchoNotAwaited,
+    /// A part of a text does not wait for the one before it.
+    PartsOutOfOrder,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +92,8 @@ pub(crate) struct Setting {
     pub(crate) messages: usize,
     /// Sends of each message's handler.
     pub(crate) sends: usize,
+    /// Whether they are the parts of one text.
+    pub(crate) parts: bool,
     /// The budget of a message.
     pub(crate) max_attempts: u32,
     /// The budget of a send, after its first attempt.
@@ -100,12 +106,46 @@ impl Setting {
     /// One message with one reply.
     pub(crate) fn new(policy: OnAmbiguous, faults: Faults) -> Self {
         let channel = Resolve::Never;
-        Self { policy, channel, messages: 1, sends: 1, max_attempts: 2, retries: 1, faults, broken: None }
+        Self {
+            policy,
+            channel,
+            messages: 1,
+            sends: 1,
+            parts: false,
+            max_attempts: 2,
+            retries: 1,
+            faults,
+            broken: None,
+        }
+    }
+
+    /// The handler sends one text in two parts.
+    pub(crate) fn in_parts(self) -> Self {
+        Self { sends: 2, parts: true, ..self }
     }
 
     /// On a channel that drops what it saw before, under the same token.
     pub(crate) fn deduping(self) -> Self {
         Self { channel: Resolve::Dedupe { window: Duration::from_secs(60) }, ..self }
+    }
+
+    /// On a channel that sends back what it delivered.
+    pub(crate) fn echoing(self) -> Self {
+        Self { channel: Resolve::Echo { wait: Duration::from_secs(60) }, ..self }
+    }
+
+    /// On a channel that can be asked what became of a send.
+    pub(crate) fn answering(self) -> Self {
+        Self { channel: Resolve::Lookup, ..self }
+    }
+
+    pub(crate) fn echoes(&self) -> bool {
+        matches!(self.channel, Resolve::Echo { .. })
+    }
+
+    /// Whether a send may be given up as unknown.
+    pub(crate) fn may_give_up(&self) -> bool {
+        self.policy != OnAmbiguous::Resend && matches!(self.channel, Resolve::Never | Resolve::Echo { .. })
     }
 
     pub(crate) fn dedupes(&self) -> bool {
@@ -120,8 +160,14 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, messages, sends, faults, .. } = self;
-        let token = if self.dedupes() { ", token" } else { "" };
-        write!(f, "{policy:?}{token}, {messages} message(s) with {sends} send(s)")?;
+        let channel = match self.channel {
+            Resolve::Never => "",
+            Resolve::Lookup => ", lookup",
+            Resolve::Dedupe { .. } => ", token",
+            Resolve::Echo { .. } => ", echo",
+        };
+        let what = if self.parts { "part(s)" } else { "send(s)" };
+        write!(f, "{policy:?}{channel}, {messages} message(s) with {sends} {what}")?;
         let Faults { crashes, usurpers, expiries, lost_answers, refusals, timeouts, .. } = faults;
         let Faults { failures, lost_turns, redeliveries, replays, retries, .. } = faults;
         for (name, count) in [

@@ -259,6 +259,8 @@ pub(crate) struct MessageStory {
 pub(crate) struct SendStory {
     /// How often the user got it.
     pub(crate) delivered: u8,
+    /// How often the channel showed that he did.
+    pub(crate) echoed: u8,
     /// How often an operator retried it although nobody knew what became of it.
     pub(crate) risked: u8,
     /// Attempts begun since an operator last retried it.
@@ -273,6 +275,7 @@ pub(crate) struct Offences {
     pub(crate) undone: bool,
     pub(crate) unsent: bool,
     pub(crate) ran_without_claim: bool,
+    pub(crate) overtook: bool,
 }
 
 /// A moment.

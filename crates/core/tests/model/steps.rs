@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use botmesh_core::journal::{InboxRecord, InboxState, Leased, OutboxRecord, OutboxState, Record};
+use botmesh_core::journal::{Follows, InboxRecord, InboxState, Leased, OutboxRecord, OutboxState, Record};
 
 use crate::bots::Bots;
 use crate::real::INSTANCES;
@@ -68,6 +68,8 @@ pub(crate) enum Step {
     TryAgain(Who),
     /// The handler leaves its send to the background.
     Defer(Who),
+    /// The channel shows a send that it delivered.
+    Echo(Who, usize),
     /// That a send arrived is recorded.
     RecordArrived(Who, usize),
     /// A sweep finds something.
@@ -98,7 +100,7 @@ impl Step {
     /// Whether it writes to the backend as a process that waits for the answer.
     pub(crate) fn may_lose_its_answer(self) -> bool {
         use Step::{
-            Act, Arrive, Fail, Finish, LoseTurn, NotCall, Record, RecordArrived, Send, Start, TryAgain,
+            Act, Arrive, Echo, Fail, Finish, LoseTurn, NotCall, Record, RecordArrived, Send, Start, TryAgain,
         };
         matches!(
             self,
@@ -106,6 +108,7 @@ impl Step {
                 | Start(_)
                 | Send(_)
                 | Finish(_)
+                | Echo(..)
                 | Fail(_)
                 | LoseTurn(_)
                 | NotCall(..)
@@ -132,7 +135,7 @@ impl Steps {
         }
         for process in &state.processes {
             steps.add_turn(bots, state, process);
-            steps.add_sends(state, process);
+            steps.add_sends(bots, state, process);
             steps.add_sweep(bots, state, process);
             steps.add_faults(state, process);
         }
@@ -192,8 +195,11 @@ impl Steps {
         }
     }
 
-    fn add_sends(&mut self, state: &State, process: &Process) {
+    fn add_sends(&mut self, bots: &Bots, state: &State, process: &Process) {
         let who = process.who();
+        for (send, story) in state.sends.iter().enumerate() {
+            self.when(bots.setting.echoes() && story.echoed < story.delivered, Step::Echo(who, send));
+        }
         for (slot, sending) in [(Slot::Lane, &process.lane), (Slot::Dropped, &process.dropped)] {
             match sending.as_ref().map(|sending| &sending.stage) {
                 None | Some(Stage::Writing) => {}
@@ -252,7 +258,11 @@ impl Steps {
         for (send, Row { held, .. }) in rows(&state.outbox) {
             let index = held.record.index();
             if index.due.is_some() {
-                self.certain.push(Step::Find(who, Target::DueSend(send)));
+                let step = Step::Find(who, Target::DueSend(send));
+                match bots.follows(state, send) {
+                    Follows::Now | Follows::Never => self.certain.push(step),
+                    Follows::Later => self.possible.push(step),
+                }
             }
             let in_flight = [OutboxRecord::bucket(OutboxState::InFlight)];
             if found_in(&in_flight, index) && is_orphan(&*held.record, Leased::Sends) {
