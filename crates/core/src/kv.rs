@@ -225,7 +225,7 @@ pub trait DurableKv: Send + Sync + 'static {
     }
 
     /// The same entries over a connection of its own, which nothing that this handle does delays: heartbeats use it, on
-    /// the thread that called this. [`close`](Self::close) ends it. `None` if this handle is as good: because its
+    /// the thread that called this. What it writes need outlive this process only, not the machine. [`close`](Self::close) ends it. `None` if this handle is as good: because its
     /// calls do not wait for each other, or because only one process can use the data and nobody waits for heartbeats.
     ///
     /// # Errors

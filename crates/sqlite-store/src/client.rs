@@ -24,7 +24,7 @@ pub(crate) use self::reader::Reading;
 use self::writer::WEIGHT_BYTES;
 use self::writer::{Call, Turn, Way, Write, Writer};
 pub(crate) use self::writer::{Tx, begin, patiently};
-use crate::config::SqliteConfig;
+use crate::config::{SqliteConfig, Synchronous};
 use crate::error::{BACKEND, Fault};
 use crate::schema;
 
@@ -70,9 +70,11 @@ impl Client {
         Self::open_at(path, config, Arc::default(), Turn::Second).await
     }
 
-    /// Opens the same file again, for writes that go first.
+    /// Opens the same file again, for writes that go first. They wait for no sync: a power failure that undoes them ends
+    /// every process that knows of them.
     pub(crate) async fn beside(&self) -> Result<Self, StoreError> {
-        Self::open_at(&self.path, self.config.clone(), Arc::clone(&self.gate), Turn::First).await
+        let config = self.config.clone().with_synchronous(Synchronous::Normal);
+        Self::open_at(&self.path, config, Arc::clone(&self.gate), Turn::First).await
     }
 
     async fn open_at(
