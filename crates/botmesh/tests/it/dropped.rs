@@ -1,6 +1,7 @@
 //! Calls that are dropped halfway lose nothing and double nothing.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh::BotBuilder;
@@ -238,4 +239,52 @@ async fn a_stop_that_cuts_a_reply_off_while_it_is_journaled_leaves_it_to_the_nex
         assert!(!life.event_names().contains(&"durability:ambiguous"), "{fault:?}");
         life.stop().await;
     }
+}
+
+/// An attempt that was given up while it was journaled, and another one with the same number that its process makes
+/// meanwhile.
+#[tokio::test]
+async fn an_attempt_that_was_given_up_does_not_take_back_the_one_that_followed_it() {
+    let stage = Stage::new(Resolve::Never);
+    let give_up = Arc::new(Notify::new());
+    let given_up = Arc::clone(&give_up);
+    let life = stage.start(|bot| {
+        bot.otherwise(move |c: Ctx| {
+            let given_up = Arc::clone(&given_up);
+            async move {
+                tokio::select! {
+                    _ = c.send_keyed("k", "once") => {}
+                    () = given_up.notified() => {}
+                }
+                c.send_keyed("k", "once").await
+            }
+        })
+    });
+    let writes = |state: &'static str| {
+        let state = format!("\"state\":\"{state}\"");
+        move |ops: &[Op]| {
+            ops.iter().any(|op| match op {
+                Op::Put { key, value, .. } => {
+                    key.starts_with(b"ok") && String::from_utf8_lossy(value).contains(&state)
+                }
+                Op::Delete { .. } => false,
+            })
+        }
+    };
+    stage.channel.fail_next(ChannelError::new(ErrorClass::Transient, Phase::NotWritten, "busy"));
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    stage.channel.wait_for_sends(1).await;
+    // The second attempt is given up while its beginning is journaled.
+    life.journal.fail_when(writes("in_flight"), Fault::Hang);
+    life.until("the second attempt", || life.journal.hanging() == 1).await;
+    // What follows it makes the same attempt, and its answer takes a while.
+    stage.channel.hang_next();
+    life.journal.fail_when(writes("waiting"), Fault::FailBefore);
+    give_up.notify_one();
+    life.until("the attempt that follows", || stage.channel.sent().len() == 2).await;
+    stage.clock.advance(Duration::from_secs(60)).await;
+    stage.channel.release();
+    life.settled().await;
+    assert_eq!(stage.channel.texts_to("ana"), ["once"], "{}", stage.channel.transcript());
+    life.stop().await;
 }
