@@ -31,7 +31,7 @@ pub use file::{FileDurability, FileOptions};
 pub use flow::{
     Answer, AskAgain, Flow, FlowCtx, FlowState, MigrateError, OnIncompatible, Prompt, Step, flow,
 };
-pub use metrics::MetricsSnapshot;
+pub use metrics::{HistogramSnapshot, MetricsSnapshot};
 
 /// What handlers may fail with: any error.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -13,7 +14,7 @@ use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
-use crate::egress::{Backlog, Echoes};
+use crate::egress::{Backlog, Echoes, Unrecorded};
 use crate::events::{BotEvent, EventBus};
 use crate::health::Health;
 use crate::lanes::Lanes;
@@ -73,6 +74,11 @@ impl OpenJournal {
 impl World {
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.as_ref().map_or_else(|| self.seams.clock.now(), |open| open.journal.estimated_now())
+    }
+
+    /// For measuring how long something takes.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.seams.clock.monotonic()
     }
 
     /// Whether this process may act on what it owns. Costs no more than a look at the clock.
@@ -167,18 +173,26 @@ impl World {
 
     /// Commits changes that nobody waits for.
     pub(crate) fn commit_in_background(self: &Arc<Self>, changes: Vec<Change>) {
-        if changes.is_empty() {
+        self.record_in_background(Unrecorded { changes, ..Unrecorded::default() });
+    }
+
+    /// Commits that messages were sent, while nobody waits for it.
+    pub(crate) fn record_in_background(self: &Arc<Self>, unrecorded: Unrecorded) {
+        if unrecorded.changes.is_empty() {
             return;
         }
         let world = Arc::clone(self);
-        self.spawn_tracked("record-sent", async move { world.commit_sent(changes).await });
+        self.spawn_tracked("record-sent", async move { world.commit_sent(unrecorded).await });
     }
 
     /// Commits that messages were sent.
-    pub(crate) async fn commit_sent(&self, changes: Vec<Change>) {
+    pub(crate) async fn commit_sent(&self, Unrecorded { changes, answered }: Unrecorded) {
         let Some(open) = self.journal.as_ref().filter(|_| !changes.is_empty()) else { return };
         match open.journal.commit_patiently(changes, &self.abort).await {
-            Ok(outcomes) => self.count_stale(&outcomes),
+            Ok(outcomes) => {
+                self.metrics.note_recorded(&answered, self.monotonic());
+                self.count_stale(&outcomes);
+            }
             Err(error) => self.events.error("recording that a message was sent", &error),
         }
     }

@@ -102,7 +102,7 @@ impl Journals {
 
     /// Counters, gauges and histograms; see [`Bot::metrics`](crate::Bot::metrics).
     pub fn metrics(&self) -> MetricsSnapshot {
-        self.world.metrics.snapshot()
+        self.world.metrics.snapshot(Some(self.world.now()))
     }
 
     /// Has a message processed again, at once and with a fresh budget of attempts, whether it is done, dead or waits for a

@@ -102,11 +102,12 @@ impl Bot {
     }
 
     fn new(definition: Definition) -> Self {
+        let metrics = Arc::new(Metrics::new(&definition.scope.id()));
         let shared = Shared {
             definition: Mutex::new(Some(definition)),
             running: OnceLock::new(),
             events: EventBus::new(),
-            metrics: Arc::default(),
+            metrics,
             stop: Stop::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -117,9 +118,12 @@ impl Bot {
         self.shared.events.subscribe()
     }
 
-    /// Counters since the bot was built.
+    /// Numbers since the bot was built. The same are emitted through the `metrics` facade, with the bot's scope as the only
+    /// label `bot`: counters as `botmesh_inbound_journaled_total` and so on, histograms as `botmesh_durable_wait_seconds`,
+    /// gauges at every sweep as `botmesh_unfinished`. Install a recorder before [`build`](BotBuilder::build).
     pub fn metrics(&self) -> MetricsSnapshot {
-        self.shared.metrics.snapshot()
+        let now = self.shared.running.get().map(|running| running.world.now());
+        self.shared.metrics.snapshot(now)
     }
 
     /// The journals, to look at and to operate. `None` without durability or before the bot runs.

@@ -152,7 +152,7 @@ impl Dispatcher {
             let base = format!("t/{}/{}", key.encode(), timed_out.checkpoint.revision.0);
             let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
             let told = self.egress.send(Some(&scope), None, &key.chat, say.clone()).await;
-            self.world.commit_in_background(scope.close());
+            self.world.record_in_background(scope.close());
             match told {
                 Ok(_) => {}
                 Err(SendError::Journal(error)) => return Err(error),

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::unfinished::{Beginning, Call};
 use super::{Egress, TurnScope};
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
@@ -69,7 +71,9 @@ impl Egress {
         if matches!(self.world.provider.capabilities().resolve, Resolve::Echo { .. }) {
             self.world.echoes.expect(&record.key);
         }
-        let answer = call.answer.insert(self.world.provider.send(request).await);
+        let span =
+            tracing::info_span!("send", key = %record.key, chat = %record.chat, attempt = record.attempts);
+        let answer = call.answer.insert(self.world.provider.send(request).instrument(span).await);
         let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
         call.close();
         attempted
@@ -126,16 +130,18 @@ async fn record_sent(
     started: &Stored<OutboxRecord>,
     receipt: &SendReceipt,
 ) -> Result<Attempted, StoreError> {
+    let answered = world.monotonic();
     let Ok(record) = started.record.sent(receipt.message.clone(), world.now()) else {
         return Ok(Attempted::Lost);
     };
     let change = Change::update(started.version, &record);
     let change = match scope {
-        Some(scope) => scope.defer(change),
+        Some(scope) => scope.defer(change, answered),
         None => Some(change),
     };
     if let Some(change) = change {
         world.count_stale(&[commit(world, open, change).await?]);
+        world.metrics.note_recorded(&[answered], world.monotonic());
     }
     Ok(Attempted::Sent(record))
 }

@@ -27,7 +27,7 @@ use attempt::Attempted;
 pub(crate) use backlog::Backlog;
 pub(crate) use echo::Echoes;
 use parts::{cut, is_foreign_part, own_key};
-pub(crate) use scope::TurnScope;
+pub(crate) use scope::{TurnScope, Unrecorded};
 use unfinished::Beginning;
 
 /// A boxed future with a value.
@@ -366,7 +366,7 @@ impl Egress {
         mut records: Vec<OutboxRecord>,
         lane: Lane<'a>,
     ) -> Result<(Begun, Lane<'a>), SendError> {
-        let mut changes = scope.map(TurnScope::take_pending).unwrap_or_default();
+        let Unrecorded { mut changes, answered } = scope.map(TurnScope::take_pending).unwrap_or_default();
         let sent_before = changes.len();
         changes.extend(inserts(&records[1..]));
         let with = changes.clone();
@@ -376,6 +376,7 @@ impl Egress {
         let beginning = Beginning { world: &self.world, record: &record, change, with, open: true };
         // The message waits until the backend is back.
         let waits = scope.is_some_and(|scope| !scope.is_unjournaled());
+        let since = self.world.monotonic();
         let committed = match waits {
             true => open.journal.commit_patiently(changes, &self.world.abort).await,
             false => open.journal.commit(changes).await,
@@ -390,6 +391,11 @@ impl Egress {
                 known?
             }
         };
+        let now = self.world.monotonic();
+        self.world.metrics.note_recorded(&answered, now);
+        if let Some(scope) = scope {
+            scope.note_wait(now.saturating_sub(since));
+        }
         let own = outcomes.split_off(sent_before.min(outcomes.len()));
         self.world.count_stale(&outcomes);
         if let Some(Cas::Applied(version)) = own.last() {

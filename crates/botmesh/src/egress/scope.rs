@@ -2,6 +2,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
@@ -30,14 +31,24 @@ pub(crate) struct TurnScope {
     /// The record's version, if it has one, and how often the lease had lapsed when this process was sure to own it.
     version: Option<Version>,
     lapses: AtomicU64,
+    /// How long the message waited for the journals, in microseconds.
+    waited: AtomicU64,
     pending: Mutex<Pending>,
     driver: AtomicWaker,
 }
 
 #[derive(Default)]
 struct Pending {
-    changes: Vec<Change>,
+    unrecorded: Unrecorded,
     closed: bool,
+}
+
+/// That messages were sent, before it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Unrecorded {
+    pub(crate) changes: Vec<Change>,
+    /// When the channel had taken them over, on the monotonic clock.
+    pub(crate) answered: Vec<Duration>,
 }
 
 impl TurnScope {
@@ -60,6 +71,7 @@ impl TurnScope {
             lease_lost: AtomicBool::new(false),
             version: None,
             lapses: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             pending: Mutex::default(),
             driver: AtomicWaker::new(),
         }
@@ -125,6 +137,15 @@ impl TurnScope {
         Some(SendKey::from(format!("{base}:={name}")))
     }
 
+    /// The message waited for the journals.
+    pub(crate) fn note_wait(&self, wait: Duration) {
+        self.waited.fetch_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_micros(self.waited.load(Ordering::Relaxed))
+    }
+
     /// How many keys were given out.
     pub(crate) fn sends(&self) -> u32 {
         self.sends.load(Ordering::Relaxed)
@@ -158,27 +179,28 @@ impl TurnScope {
     }
 
     /// Leaves a change to the turn's next commit; gives it back if the turn has made its last one.
-    pub(crate) fn defer(&self, change: Change) -> Option<Change> {
+    pub(crate) fn defer(&self, change: Change, answered: Duration) -> Option<Change> {
         let mut pending = self.lock();
         if pending.closed {
             return Some(change);
         }
-        pending.changes.push(change);
+        pending.unrecorded.changes.push(change);
+        pending.unrecorded.answered.push(answered);
         drop(pending);
         self.driver.wake();
         None
     }
 
     /// What was deferred so far.
-    pub(crate) fn take_pending(&self) -> Vec<Change> {
-        std::mem::take(&mut self.lock().changes)
+    pub(crate) fn take_pending(&self) -> Unrecorded {
+        std::mem::take(&mut self.lock().unrecorded)
     }
 
     /// What was deferred so far; nothing can be deferred any more.
-    pub(crate) fn close(&self) -> Vec<Change> {
+    pub(crate) fn close(&self) -> Unrecorded {
         let mut pending = self.lock();
         pending.closed = true;
-        std::mem::take(&mut pending.changes)
+        std::mem::take(&mut pending.unrecorded)
     }
 
     /// Runs the turn's work. Whenever it waits for something, what was deferred is committed in the background.
@@ -188,7 +210,7 @@ impl TurnScope {
             match work.as_mut().poll(context) {
                 Poll::Ready(value) => Poll::Ready(value),
                 Poll::Pending => {
-                    self.world.commit_in_background(self.take_pending());
+                    self.world.record_in_background(self.take_pending());
                     Poll::Pending
                 }
             }

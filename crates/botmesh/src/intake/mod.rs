@@ -4,6 +4,7 @@ mod media;
 mod recent;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -91,6 +92,8 @@ impl Intake {
             record: Some(stored),
             replay: true,
             lapses: 0,
+            journaled_in: Duration::ZERO,
+            unfinished: None,
             _permit: permit,
             alone: None,
         };
@@ -130,6 +133,8 @@ impl Intake {
                 record: None,
                 replay: false,
                 lapses: 0,
+                journaled_in: Duration::ZERO,
+                unfinished: None,
                 _permit: permit,
                 alone: None,
             });
@@ -156,13 +161,14 @@ impl Intake {
         let id = record.id.clone();
         let insert = Change::insert(&record);
         let lapses = open.journal.lease().lapses();
-        let admission =
-            Admission { world: &self.world, parts: Some(Parts { record, inbound, slot, permit, lapses }) };
+        let (since, journaled_in) = (self.world.monotonic(), Duration::ZERO);
+        let parts = Parts { record, inbound, slot, permit, lapses, journaled_in };
+        let admission = Admission { world: &self.world, parts: Some(parts) };
         match open.journal.commit_one(insert).await {
             Ok(Cas::Applied(version)) => {
                 self.world.events.over(JOURNALING);
                 self.world.metrics.inbound_journaled.increment();
-                admission.journaled(version);
+                admission.journaled(version, self.world.monotonic().saturating_sub(since));
                 Ok(Admitted { record: id, duplicate: false })
             }
             Ok(Cas::Lost) => {
@@ -227,11 +233,14 @@ struct Parts {
     permit: OwnedSemaphorePermit,
     /// How often the lease had lapsed before.
     lapses: u64,
+    /// How long it took to journal it.
+    journaled_in: Duration,
 }
 
 impl Admission<'_> {
-    fn journaled(mut self, version: Version) {
+    fn journaled(mut self, version: Version, journaled_in: Duration) {
         if let Some(parts) = self.parts.take() {
+            let parts = Parts { journaled_in, ..parts };
             parts.dispatch(Some(version));
         }
     }
@@ -250,10 +259,20 @@ impl Admission<'_> {
 impl Parts {
     /// `version` is that of the record in the inbox, if it is there.
     fn dispatch(self, version: Option<Version>) {
-        let Self { record, inbound, slot, permit, lapses } = self;
+        let Self { record, inbound, slot, permit, lapses, journaled_in } = self;
         let received = record.received;
         let record = version.map(|version| Stored { record, version });
-        slot.fill(Work { inbound, received, record, replay: false, lapses, _permit: permit, alone: None });
+        slot.fill(Work {
+            inbound,
+            received,
+            record,
+            replay: false,
+            lapses,
+            journaled_in,
+            unfinished: None,
+            _permit: permit,
+            alone: None,
+        });
     }
 }
 

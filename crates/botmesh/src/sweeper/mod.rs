@@ -109,6 +109,7 @@ impl Sweeper {
 
     async fn sweep(&self) -> Result<(), StoreError> {
         let _sweeping = self.sweeping.lock().await;
+        self.world.metrics.tell_gauges(self.world.now());
         if let Some(open) = &self.world.journal {
             // What is claimed without a lease is anybody's.
             if self.world.check_lease(Leased::Messages).and(self.world.check_lease(Leased::Sends)).is_err() {

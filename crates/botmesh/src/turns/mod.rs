@@ -4,6 +4,7 @@ mod queues;
 mod worker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
@@ -13,6 +14,7 @@ use crate::core::inbound::Inbound;
 use crate::core::journal::{InboxRecord, Stored};
 use crate::core::time::Timestamp;
 use crate::dispatch::Dispatcher;
+use crate::metrics::Unfinished;
 use crate::world::World;
 use queues::Queues;
 pub(crate) use queues::Slot;
@@ -28,6 +30,10 @@ pub(crate) struct Work {
     pub(crate) replay: bool,
     /// How often the lease had lapsed when the record was written last.
     pub(crate) lapses: u64,
+    /// How long it waited for the inbox.
+    pub(crate) journaled_in: Duration,
+    /// Kept until it is finished.
+    pub(crate) unfinished: Option<Unfinished>,
     /// Its share of the backlog, given back when it is finished.
     pub(crate) _permit: OwnedSemaphorePermit,
     /// Held by a message that may be what ends the process: one of them runs at a time.

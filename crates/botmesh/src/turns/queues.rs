@@ -144,7 +144,8 @@ impl Slot {
         }
     }
 
-    pub(crate) fn fill(mut self, work: Work) {
+    pub(crate) fn fill(mut self, mut work: Work) {
+        work.unfinished = Some(self.turns.world.metrics.begin(work.received));
         self.settle(Place::Filled(Box::new(work)));
     }
 

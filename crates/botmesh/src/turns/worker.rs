@@ -17,7 +17,7 @@ use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
 use crate::core::time::Timestamp;
 use crate::dispatch::{EndedConversation, Handled, Verdict};
-use crate::egress::TurnScope;
+use crate::egress::{TurnScope, Unrecorded};
 use crate::events::{BotEvent, DeadKind, describe};
 use crate::world::OpenJournal;
 
@@ -29,7 +29,7 @@ struct Finished {
     work: Work,
     verdict: Verdict,
     /// That its sends arrived.
-    sent: Vec<Change>,
+    sent: Unrecorded,
     ended: Option<EndedConversation>,
 }
 
@@ -161,7 +161,7 @@ impl Turns {
             let lapses = self.lapses();
             let ending = finished.as_ref().and_then(|finished| self.ending(open, finished));
             let beginning = next.as_ref().and_then(|work| beginning(open, work, self.world.now()));
-            let mut changes =
+            let Unrecorded { mut changes, answered } =
                 finished.as_mut().map(|finished| std::mem::take(&mut finished.sent)).unwrap_or_default();
             changes.extend(
                 ending.iter().chain(&beginning).map(|stored| Change::update(stored.version, &stored.record)),
@@ -172,6 +172,7 @@ impl Turns {
             };
             match outcomes {
                 Ok(mut outcomes) => {
+                    self.world.metrics.note_recorded(&answered, self.world.monotonic());
                     if let Some(beginning) = beginning {
                         let outcome = outcomes.pop();
                         next = next.and_then(|work| begun(work, beginning, outcome, lapses));
@@ -246,7 +247,7 @@ impl Turns {
             Err(error) => {
                 self.world.events.trouble(TAKING, &error);
                 let verdict = Verdict::Failed(describe(&error));
-                return Finished { turn: None, work, verdict, sent: Vec::new(), ended: None };
+                return Finished { turn: None, work, verdict, sent: Unrecorded::default(), ended: None };
             }
         };
         let record = work.record.as_ref().map(|stored| stored.record.id.clone());
@@ -255,6 +256,7 @@ impl Turns {
         let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay)
             .begun(work.record.as_ref().map(|stored| stored.version), work.lapses);
         let scope = Arc::new(scope);
+        let began = self.world.monotonic();
         let handled = if scope.check().await.is_err() {
             Handled { verdict: Verdict::Released, ended: None }
         } else {
@@ -266,6 +268,10 @@ impl Turns {
                 () = self.world.abort.cancelled() => Handled { verdict: Verdict::Released, ended: None },
             }
         };
+        self.world.metrics.handling.observe(self.world.monotonic().saturating_sub(began));
+        if work.record.is_some() {
+            self.world.metrics.durable_wait.observe(work.journaled_in + scope.waited());
+        }
         let mut verdict = handled.verdict;
         if scope.journal_failed() {
             verdict = Verdict::Failed("the outbox could not be written".to_owned());

@@ -199,7 +199,7 @@ fn a17_a_large_purge_beside_busy_handlers_loses_no_lease() {
             run.await.expect("no panic").expect("a good end");
         }
         let metrics = bots.map(|bot| bot.metrics());
-        let stale = metrics.map(|metrics| metrics.stale_leases);
+        let stale = metrics.each_ref().map(|metrics| metrics.stale_leases);
         let lost = events.each_mut().map(|events| {
             let told = std::iter::from_fn(|| events.try_recv().ok());
             told.filter(|event| event.name() == "durability:lease-lost").count()

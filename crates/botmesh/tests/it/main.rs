@@ -15,6 +15,7 @@ mod leases;
 mod long_texts;
 mod media;
 mod notices;
+mod numbers;
 mod operating;
 mod order;
 mod outages;
