@@ -29,6 +29,11 @@ pub trait Backend: Send + Sync + 'static {
     /// It cannot be opened. A backend that is not shared must refuse a place that is still open.
     async fn open(&self, place: &Place) -> Result<Opened, OpenError>;
 
+    /// Its version, for the certificate. Default: not told.
+    fn version(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether it can run here and now.
     ///
     /// # Errors
@@ -89,11 +94,18 @@ pub enum Sharing {
 pub struct Place {
     id: String,
     folder: PathBuf,
+    /// Another process's: it stays.
+    borrowed: bool,
 }
 
 impl Place {
     pub(crate) fn new(id: String, root: &Path) -> Self {
-        Self { folder: root.join(&id), id }
+        Self { folder: root.join(&id), id, borrowed: false }
+    }
+
+    /// The place of a case in another process.
+    pub(crate) fn existing(id: String, folder: &Path) -> Self {
+        Self { id, folder: folder.to_owned(), borrowed: true }
     }
 
     /// A name that no other case and no other run has, of letters, digits, `-` and `_`. Use it as a scope or prefix on a
@@ -115,6 +127,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.borrowed {
+            return;
+        }
         // What cannot be removed now is removed with the folder of the whole run.
         drop(std::fs::remove_dir_all(&self.folder));
     }

@@ -29,6 +29,9 @@ pub(crate) const KNOWN: &[&str] = &[
     "mongo",
 ];
 
+/// The crates of the project have one version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The backends of this build that need no server.
 #[cfg(feature = "cli")]
 pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
@@ -50,6 +53,10 @@ impl Backend for Memory {
         "memory"
     }
 
+    fn version(&self) -> Option<&str> {
+        Some(VERSION)
+    }
+
     fn claims(&self) -> Claims {
         Claims::NONE
     }
@@ -67,6 +74,10 @@ pub struct File;
 impl Backend for File {
     fn name(&self) -> &str {
         "file"
+    }
+
+    fn version(&self) -> Option<&str> {
+        Some(VERSION)
     }
 
     fn claims(&self) -> Claims {
@@ -88,6 +99,10 @@ pub struct Sqlite;
 impl Backend for Sqlite {
     fn name(&self) -> &str {
         "sqlite"
+    }
+
+    fn version(&self) -> Option<&str> {
+        Some(VERSION)
     }
 
     fn claims(&self) -> Claims {

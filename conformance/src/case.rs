@@ -1,17 +1,21 @@
 //! Cases: what they are given, and what they say.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use botmesh_core::entropy::SeededEntropy;
 use botmesh_core::error::StoreError;
+use botmesh_core::journal::WritePoint;
 use botmesh_core::kv::DurableKv;
 use botmesh_core::scope::Scope;
 use botmesh_core::store::Store;
+use serde::Serialize;
 
-use crate::{Backend, Claims, OpenError, Opened, Place};
+use crate::{Backend, Child, Claims, OpenError, Opened, Place};
 
 /// Cases about one subject.
 #[derive(Debug)]
@@ -79,6 +83,8 @@ pub enum Verdict {
     Refused,
     /// The backend does not claim it, and nothing can be shown of its absence.
     NotClaimed,
+    /// Nothing was shown, because something that the case needs is missing here.
+    NotRun,
 }
 
 /// What a case says.
@@ -90,6 +96,9 @@ pub const PASSED: CaseResult = Ok(Verdict::Passed);
 pub const REFUSED: CaseResult = Ok(Verdict::Refused);
 /// The result of a case that the backend's claims do not bind.
 pub const NOT_CLAIMED: CaseResult = Ok(Verdict::NotClaimed);
+
+/// The result of a case that misses something.
+pub const NOT_RUN: CaseResult = Ok(Verdict::NotRun);
 
 /// Why a case failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,23 +169,82 @@ macro_rules! ensure_eq {
 }
 pub(crate) use ensure_eq;
 
+/// What a case went through, for the report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Lives of bots, or whatever else the case repeats.
+    pub runs: u64,
+    /// The kinds of writes at which something went wrong, by name.
+    pub points: BTreeSet<&'static str>,
+}
+
+impl Tally {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds what another case went through.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.points.extend(&other.points);
+    }
+}
+
+/// For example ` (38 runs, 19 of 19 write points)`, or nothing.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.runs, self.points.len()) {
+            (0, _) => Ok(()),
+            (runs, 0) => write!(f, " ({runs} runs)"),
+            (runs, points) => write!(f, " ({runs} runs, {points} of {} write points)", WritePoint::ALL.len()),
+        }
+    }
+}
+
 /// What a case is given: a place of its own on the backend, open.
 pub struct Context {
     backend: Arc<dyn Backend>,
     place: Place,
     opened: Option<Opened>,
     seed: u64,
+    pub(crate) rounds: u32,
+    pub(crate) tally: Tally,
+    pub(crate) child: Option<Child>,
 }
 
 impl Context {
     pub(crate) async fn open(backend: Arc<dyn Backend>, place: Place, seed: u64) -> Result<Self, Failure> {
         let opened = backend.open(&place).await?;
-        Ok(Self { backend, place, opened: Some(opened), seed })
+        let (rounds, tally, child) = (1, Tally::default(), None);
+        Ok(Self { backend, place, opened: Some(opened), seed, rounds, tally, child })
     }
 
     /// What the backend claims.
     pub fn claims(&self) -> Claims {
         self.backend.claims()
+    }
+
+    pub(crate) fn backend_name(&self) -> &str {
+        self.backend.name()
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn folder(&self) -> Result<&Path, Failure> {
+        Ok(self.place.folder()?)
+    }
+
+    /// How many different places a case with random ones tries for each thing it shows.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// What this case went through so far, for the report.
+    pub fn tally(&mut self) -> &mut Tally {
+        &mut self.tally
     }
 
     /// Randomness that `--seed` repeats.
@@ -218,6 +286,11 @@ impl Context {
     pub fn unscoped_kv(&self) -> Result<Arc<dyn DurableKv>, Failure> {
         let kv = self.opened()?.kv.clone();
         kv.ok_or_else(|| Failure::new("the backend holds no journals"))
+    }
+
+    /// The store as it was opened, for a bot that takes a [`bot`](Self::bot)'s scope; `None` if the backend is none.
+    pub fn unscoped_store(&self) -> Option<Arc<dyn Store>> {
+        self.opened.as_ref()?.store.clone()
     }
 
     /// The scope of a bot of this case.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use botmesh_core::entropy::{Entropy, OsEntropy};
 use clap::Parser;
 
-use crate::{Backend, CaseReport, Report, Runner, suites};
+use crate::child::CHILD_FLAG;
+use crate::suites::crash::run_child;
+use crate::{Backend, CaseReport, Certificate, Child, Report, Runner, suites};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -34,6 +36,15 @@ struct Args {
     /// Show backends, suites and cases, and run nothing
     #[arg(long)]
     list: bool,
+    /// How many different places the suite `crash` tries for each write and fault
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Also write a certificate of the suite `crash`: PATH.md and PATH.json
+    #[arg(long, value_name = "PATH")]
+    certificate: Option<PathBuf>,
+    /// Backend, place, folder and policy of a process that the suite `crash` kills
+    #[arg(long = CHILD_FLAG, hide = true, num_args = 4)]
+    child: Vec<String>,
     /// Where conformance.md and conformance.json go [default: target/conformance]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -80,6 +91,12 @@ impl Command {
             Ok(runtime) => runtime,
             Err(error) => return fail(FAILED, &format!("no runtime: {error}")),
         };
+        if let [backend, id, folder, policy] = &args.child[..] {
+            return match runtime.block_on(self.child(backend, id, Path::new(folder), policy)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(FAILED, &botmesh::describe(&*error)),
+            };
+        }
         match runtime.block_on(self.run(&args)) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(FAILED),
@@ -89,7 +106,10 @@ impl Command {
 
     async fn run(&self, args: &Args) -> Result<bool, Usage> {
         let seed = args.seed.unwrap_or_else(|| OsEntropy::new().next_u64() >> 40);
-        let mut runner = Runner::new(seed);
+        let mut runner = Runner::new(seed).with_rounds(args.rounds);
+        if let Ok(program) = std::env::current_exe() {
+            runner = runner.with_child(Child::new(program, []));
+        }
         for name in &args.suites {
             runner = runner.with_suite(name).map_err(|error| Usage(error.to_string()))?;
         }
@@ -115,11 +135,27 @@ impl Command {
             .await
             .map_err(|error| Usage(format!("no temporary folder: {error}")))?;
         let out = args.out.clone().unwrap_or_else(default_out);
-        let files = write(&report, &out).map_err(|error| {
+        let mut files = write(&report, &out).map_err(|error| {
             Usage(format!("{} cannot be written: {error}; choose another folder with --out", out.display()))
         })?;
+        if let Some(path) = &args.certificate {
+            let certificate = report.certificate().ok_or_else(|| {
+                Usage("a certificate is about the suite `crash`, which was not run".to_owned())
+            })?;
+            files.extend(write_certificate(&certificate, path).map_err(|error| {
+                Usage(format!("the certificate {} cannot be written: {error}", path.display()))
+            })?);
+        }
         say(&summary(&report, &files, rerun));
         Ok(report.failed() == 0)
+    }
+
+    /// Runs as the process that the suite `crash` kills.
+    async fn child(&self, backend: &str, id: &str, folder: &Path, policy: &str) -> botmesh::Result {
+        match self.present.iter().find(|present| present.name() == backend) {
+            Some(backend) => run_child(&**backend, id, folder, policy).await,
+            None => Err(format!("no backend is called {backend}").into()),
+        }
     }
 
     /// The names that were asked for, each once.
@@ -186,7 +222,7 @@ fn progress(done: usize, total: usize, case: &CaseReport, rerun: &str) -> String
         "{done:>width$}/{total}  {:<8} {:<66} {}\n",
         case.backend,
         case.name(),
-        if case.failed() { "FAILED" } else { case.words() }
+        if case.failed() { "FAILED".to_owned() } else { case.words().to_owned() + &case.tally.to_string() }
     );
     if case.failed() {
         let detail = case.detail.as_deref().unwrap_or("");
@@ -212,11 +248,21 @@ fn default_out() -> PathBuf {
     target.join("conformance")
 }
 
-fn write(report: &Report, folder: &Path) -> Result<[PathBuf; 2], std::io::Error> {
+fn write(report: &Report, folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     std::fs::create_dir_all(folder)?;
-    let files = [folder.join("conformance.md"), folder.join("conformance.json")];
+    let files = vec![folder.join("conformance.md"), folder.join("conformance.json")];
     std::fs::write(&files[0], report.markdown())?;
     std::fs::write(&files[1], report.json()?)?;
+    Ok(files)
+}
+
+fn write_certificate(certificate: &Certificate, path: &Path) -> Result<[PathBuf; 2], std::io::Error> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let files = [path.with_extension("md"), path.with_extension("json")];
+    std::fs::write(&files[0], certificate.markdown())?;
+    std::fs::write(&files[1], certificate.json()?)?;
     Ok(files)
 }
 

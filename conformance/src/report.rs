@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{CaseResult, Claims, Sharing, Verdict};
+use crate::{Backend, CaseResult, Certificate, Claims, Sharing, Tally, Verdict};
 
 /// What became of one case on one backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +23,9 @@ pub struct CaseReport {
     /// Why it failed, or why it was not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What it went through.
+    #[serde(skip_serializing_if = "Tally::is_empty")]
+    pub tally: Tally,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -55,6 +59,7 @@ impl CaseReport {
             Ok(Verdict::Passed) => (Status::Passed, None),
             Ok(Verdict::Refused) => (Status::RefusedAsClaimed, None),
             Ok(Verdict::NotClaimed) => (Status::NotClaimed, None),
+            Ok(Verdict::NotRun) => (Status::NotRun, None),
             Err(failure) => (Status::Failed, Some(failure.to_string())),
         };
         (self.status, self.detail) = (status, detail);
@@ -64,6 +69,11 @@ impl CaseReport {
     /// The suite and the case, as given on the command line.
     pub fn name(&self) -> String {
         format!("{}::{}", self.suite, self.case)
+    }
+
+    /// Whether it showed what it should, a refusal as claimed among that.
+    pub fn passed(&self) -> bool {
+        matches!(self.status, Status::Passed | Status::RefusedAsClaimed)
     }
 
     /// Whether it failed.
@@ -92,6 +102,7 @@ impl fmt::Display for CaseReport {
 pub struct Report {
     /// The seed of the random cases.
     pub seed: u64,
+    rounds: u32,
     backends: Vec<Column>,
     cases: Vec<CaseReport>,
 }
@@ -99,6 +110,8 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 struct Column {
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     claims: Option<ClaimsReport>,
 }
@@ -111,18 +124,39 @@ struct ClaimsReport {
 
 impl Report {
     pub(crate) fn new(
-        seed: u64,
-        run: Vec<(String, Claims)>,
-        missing: Vec<(String, String)>,
+        (seed, rounds): (u64, u32),
+        run: &[Arc<dyn Backend>],
+        missing: &[(String, String)],
         cases: Vec<CaseReport>,
     ) -> Self {
         let claims = |claims: Claims| ClaimsReport {
             survives: format!("{:?}", claims.survives),
             sharing: claims.sharing,
         };
-        let run = run.into_iter().map(|(name, of)| Column { name, claims: Some(claims(of)) });
-        let missing = missing.into_iter().map(|(name, _)| Column { name, claims: None });
-        Self { seed, backends: run.chain(missing).collect(), cases }
+        let run = run.iter().map(|backend| Column {
+            name: backend.name().to_owned(),
+            version: backend.version().map(str::to_owned),
+            claims: Some(claims(backend.claims())),
+        });
+        let missing =
+            missing.iter().map(|(name, _)| Column { name: name.clone(), version: None, claims: None });
+        Self { seed, rounds, backends: run.chain(missing).collect(), cases }
+    }
+
+    /// What the suite `crash` showed, for a backend to attach; `None` if it was not run.
+    pub fn certificate(&self) -> Option<Certificate> {
+        Certificate::new(self)
+    }
+
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Name, version and what it claims to survive, of each backend that was run.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
+        self.backends.iter().filter_map(|column| {
+            Some((column.name.as_str(), column.version.as_deref(), column.claims.as_ref()?.survives.as_str()))
+        })
     }
 
     /// Every case on every backend.
@@ -137,8 +171,7 @@ impl Report {
 
     /// How many cases showed what they should, refusals as claimed among them.
     pub fn passed(&self) -> usize {
-        let passed = [Status::Passed, Status::RefusedAsClaimed];
-        self.cases.iter().filter(|case| passed.contains(&case.status)).count()
+        self.cases.iter().filter(|case| case.passed()).count()
     }
 
     /// How many cases failed.

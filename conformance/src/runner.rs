@@ -15,7 +15,9 @@ use tokio::task::JoinSet;
 use crate::case::Needs;
 use crate::report::Status;
 use crate::suites::suites;
-use crate::{Backend, CaseReport, CaseResult, Context, Failure, NOT_CLAIMED, Place, Report, Suite};
+use crate::{
+    Backend, CaseReport, CaseResult, Child, Context, Failure, NOT_CLAIMED, Place, Report, Suite, Tally,
+};
 
 /// How long one case may take, so that a backend that hangs fails and does not stop the run.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,6 +33,8 @@ pub struct Runner {
     selected: Vec<String>,
     seed: u64,
     jobs: usize,
+    rounds: u32,
+    child: Option<Child>,
 }
 
 /// No suite or case has this name.
@@ -54,7 +58,7 @@ impl Runner {
     /// A runner whose random cases follow `seed`.
     pub fn new(seed: u64) -> Self {
         let (backends, missing, selected) = (Vec::new(), Vec::new(), Vec::new());
-        Self { backends, missing, suites: suites(), selected, seed, jobs: JOBS }
+        Self { backends, missing, suites: suites(), selected, seed, jobs: JOBS, rounds: 1, child: None }
     }
 
     /// Runs against this backend too.
@@ -94,6 +98,21 @@ impl Runner {
         self
     }
 
+    /// Tries so many different places for each thing that a case shows at random places. Default 1.
+    #[must_use]
+    pub fn with_rounds(mut self, rounds: u32) -> Self {
+        self.rounds = rounds.max(1);
+        self
+    }
+
+    /// How to start a process that may be killed: without one, the cases that kill a process are shown as not run.
+    /// [`cli::Command`](crate::cli::Command) sets it.
+    #[must_use]
+    pub fn with_child(mut self, child: Child) -> Self {
+        self.child = Some(child);
+        self
+    }
+
     /// The number of runs of a case.
     pub fn count(&self) -> usize {
         self.jobs().len()
@@ -121,10 +140,9 @@ impl Runner {
             progress(&report);
             reports[number] = Some(report);
         }
-        let backends = self.backends.iter().map(|backend| (backend.name().to_owned(), backend.claims()));
         let mut cases: Vec<_> = reports.into_iter().flatten().collect();
         cases.extend(self.not_run());
-        Ok(Report::new(self.seed, backends.collect(), self.missing.clone(), cases))
+        Ok(Report::new((self.seed, self.rounds), &self.backends, &self.missing, cases))
     }
 
     fn jobs(&self) -> Vec<Job> {
@@ -176,6 +194,7 @@ impl Runner {
             meaning: case.meaning,
             status,
             detail,
+            tally: Tally::default(),
         }
     }
 
@@ -202,14 +221,23 @@ impl Runner {
         let seed = self.seed ^ stable_hash(name.bytes());
         let report = self.report(backend.name(), job.suite, job.case, Status::Passed, None);
         let needs = suite.needs;
+        let (rounds, child) = (self.rounds, self.child.clone());
         running.spawn(async move {
-            let case = AssertUnwindSafe(run_case(&case, needs, backend, place, seed)).catch_unwind();
-            let result = match tokio::time::timeout(PATIENCE, case).await {
+            let mut tally = Tally::default();
+            let case = async {
+                let mut context = Context::open(backend, place, seed).await?;
+                (context.rounds, context.child) = (rounds, child);
+                let result = run_case(&case, needs, &mut context).await;
+                tally = context.tally;
+                result
+            };
+            let case = AssertUnwindSafe(case).catch_unwind();
+            let result = match tokio::time::timeout(PATIENCE * rounds, case).await {
                 Ok(Ok(result)) => result,
                 Ok(Err(panic)) => Err(Failure::new(format!("panicked: {}", text_of(&*panic)))),
-                Err(_) => Err(Failure::new(format!("did not end within {PATIENCE:?}"))),
+                Err(_) => Err(Failure::new(format!("did not end within {:?}", PATIENCE * rounds))),
             };
-            (number, report.with_result(result))
+            (number, CaseReport { tally, ..report.with_result(result) })
         });
     }
 }
@@ -225,20 +253,13 @@ fn full_name(suite: &Suite, case: &str) -> String {
     format!("{}::{case}", suite.name)
 }
 
-async fn run_case(
-    case: &crate::Case,
-    needs: Needs,
-    backend: Arc<dyn Backend>,
-    place: Place,
-    seed: u64,
-) -> CaseResult {
-    let mut context = Context::open(backend, place, seed).await?;
+async fn run_case(case: &crate::Case, needs: Needs, context: &mut Context) -> CaseResult {
     let applies = match needs {
         Needs::Journals => context.has_kv(),
         Needs::Store => context.has_store(),
         Needs::Anything => true,
     };
-    let result = if applies { case.run(&mut context).await } else { NOT_CLAIMED };
+    let result = if applies { case.run(context).await } else { NOT_CLAIMED };
     let closed = context.close().await.map_err(|failure| failure.during("closing after the case"));
     let verdict = result?;
     closed?;

@@ -59,6 +59,34 @@ fn one_case_is_run_and_written_with_what_was_not_run() {
 }
 
 #[test]
+fn a_certificate_is_about_the_crash_suite() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let path = folder.path().join("certificates/memory");
+    let certificate = ["--certificate", path.to_str().unwrap(), "--out", &out];
+    let refused = conformance(
+        &[&["memory", "--suite", "kv::versions_grow_with_each_write"], &certificate[..]].concat(),
+    );
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("a certificate is about the suite `crash`"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let case = "crash::every_write_point_is_reached";
+    let output = conformance(&[&["memory", "--suite", case, "--seed", "5"], &certificate[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let points = botmesh_core::journal::WritePoint::ALL.len();
+    let covered = format!("{points} of {points} write points)");
+    assert!(text(&output.stdout).contains(&covered), "{}", text(&output.stdout));
+    let markdown = std::fs::read_to_string(path.with_extension("md")).unwrap();
+    assert!(markdown.contains("seed 5, rounds 1") && markdown.contains("## memory ("), "{markdown}");
+    assert!(path.with_extension("json").exists());
+    let zero = conformance(&["memory", "--suite", case, "--rounds", "0"]);
+    assert_eq!(zero.status.code(), Some(2));
+}
+
+#[test]
 fn the_list_and_the_help_run_nothing() {
     let list = text(&conformance(&["--list"]).stdout);
     assert!(list.contains("  kv::absent_means_no_entry\n"), "{list}");

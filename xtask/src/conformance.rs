@@ -13,6 +13,8 @@ use crate::workspace::Workspace;
 ///
 ///   --suite NAME             only this suite
 ///   --seed N                 the seed of the random cases; a failure prints the one it used
+///   --rounds N               try so many places for each write and fault of the suite `crash`
+///   --certificate PATH       also write what the suite `crash` showed to PATH.md and PATH.json
 ///   --allow-missing BACKEND  show this backend as not run, instead of failing, when its server cannot be found
 #[derive(clap::Args)]
 #[command(

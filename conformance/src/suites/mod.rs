@@ -1,5 +1,6 @@
 //! The suites, one module each.
 
+pub(crate) mod crash;
 mod durability;
 mod kv;
 mod model;
@@ -10,5 +11,5 @@ use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite(), store::suite(), durability::suite(), model::suite()]
+    vec![kv::suite(), store::suite(), durability::suite(), model::suite(), crash::suite()]
 }

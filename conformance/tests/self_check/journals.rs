@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 
 use botmesh_conformance::{Backend, Claims, OpenError, Opened, Place};
 use botmesh_core::error::{StoreError, StoreErrorKind};
+use botmesh_core::journal::{OutboxRecord, Record, WritePoint};
 use botmesh_core::kv::{
     Caps, Cursor, Durable, DurableKv, Entry, Expect, MAX_KEY, Op, Outcome, Range, Version,
 };
@@ -14,7 +15,7 @@ const MAX_VALUE: usize = 1 << 20;
 
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bug {
+pub(crate) enum Bug {
     None,
     VersionsRestart,
     StaleVersionsWrite,
@@ -44,6 +45,10 @@ enum Bug {
     UpdatesAreLost,
     NothingSurvives,
     CapabilitiesLie,
+    /// That a send arrived is acknowledged and forgotten.
+    SentIsForgotten,
+    /// The first write of a send is applied once more, after the next commit.
+    SendsApplyTwice,
 }
 
 /// A small key-value store that breaks one rule.
@@ -57,6 +62,7 @@ struct Toy {
 #[derive(Default)]
 struct Data {
     version: u64,
+    late: Vec<Op>,
     entries: BTreeMap<(String, Bytes), Entry>,
     ghosts: Vec<(String, Entry)>,
 }
@@ -137,6 +143,11 @@ impl Toy {
             return Err(too_large());
         }
         let before: Vec<_> = ops.iter().map(|op| self.expected(&data, op)).collect();
+        let is_new_send = |op: &&Op| {
+            let is_new = matches!(op, Op::Put { expect: Expect::Absent, .. });
+            self.bug == Bug::SendsApplyTwice && is_new && op.key().first() == Some(&OutboxRecord::PREFIX)
+        };
+        let sends: Vec<_> = ops.iter().filter(is_new_send).cloned().collect();
         let mut outcomes: Vec<Outcome> = Vec::new();
         for (op, before) in ops.into_iter().zip(before) {
             if Self::is_too_large(&op) {
@@ -149,7 +160,15 @@ impl Toy {
                 _ if ended => Err(Outcome::Conflict(None)),
                 _ => self.expected(&data, &op),
             };
+            if self.bug == Bug::SentIsForgotten && expected.is_ok() && says_sent(&op) {
+                data.version += 1;
+                outcomes.push(Outcome::Applied(Version(data.version)));
+                continue;
+            }
             outcomes.push(expected.map_or_else(|conflict| conflict, |()| self.apply(&mut data, op)));
+        }
+        for op in std::mem::replace(&mut data.late, sends) {
+            let _ = self.apply(&mut data, op);
         }
         if self.bug == Bug::OutcomesReversed {
             outcomes.reverse();
@@ -178,6 +197,10 @@ impl Toy {
         #[expect(clippy::cast_possible_truncation, reason = "the bug that is tested")]
         Some(if self.bug == Bug::PlacesAreDoubles { place as f64 as i64 } else { place })
     }
+}
+
+fn says_sent(op: &Op) -> bool {
+    WritePoint::of(op) == Some(WritePoint::OutboxSent)
 }
 
 fn too_large() -> StoreError {
@@ -245,7 +268,7 @@ impl DurableKv for Toy {
 }
 
 /// Toys outlive their closing by the place where they lie; a second opening is refused.
-struct Toys {
+pub(crate) struct Toys {
     bug: Bug,
     places: Mutex<HashMap<String, Toy>>,
 }
@@ -271,7 +294,7 @@ impl Backend for Toys {
     }
 }
 
-fn toys(bug: Bug) -> Toys {
+pub(crate) fn toys(bug: Bug) -> Toys {
     Toys { bug, places: Mutex::default() }
 }
 

@@ -1,6 +1,7 @@
 //! The suites catch backends that break one rule: a suite that passes everything proves nothing.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod crash;
 mod journals;
 mod stores;
 

@@ -426,7 +426,7 @@ impl DurableKv for LossyKv {
 
     async fn dedicated(&self) -> Result<Option<Arc<dyn DurableKv>>, StoreError> {
         let wrap = |inner| -> Arc<dyn DurableKv> { Arc::new(Self { inner, ..self.clone() }) };
-        Ok(self.inner.dedicated().await?.map(wrap))
+        Ok(self.call(self.inner.dedicated()).await?.map(wrap))
     }
 
     fn caps(&self) -> Caps {

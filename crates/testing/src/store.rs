@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use async_trait::async_trait;
 use botmesh_core::coordinator::{Fence, Turn};
@@ -103,8 +104,7 @@ impl CrashableStore {
     async fn read<T>(&self, work: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
         self.alive()?;
         let read = self.call(work).await;
-        // A real store answers after others had their turn.
-        tokio::task::yield_now().await;
+        give_way().await;
         read
     }
 
@@ -125,6 +125,19 @@ impl CrashableStore {
             }
         }
     }
+}
+
+/// A real store answers after others had their turn. Not Tokio's way to yield, whose wake-up comes at some later time.
+async fn give_way() {
+    let mut gave_way = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut gave_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Plan {

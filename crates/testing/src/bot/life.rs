@@ -31,11 +31,35 @@ pub(super) struct Life {
     pub(super) store: CrashableStore,
     pub(super) provider: CrashableProvider,
     pub(super) tasks: Arc<Tasks>,
-    pub(super) events: Mutex<broadcast::Receiver<BotEvent>>,
+    pub(super) events: Mutex<Events>,
     /// What running the bot came to.
     pub(super) ended: Arc<OnceLock<Result<(), String>>>,
     /// Calls of the channel that stood still before this life.
     pub(super) hung_before: usize,
+}
+
+/// What the bot told, and what of it the test has not taken down.
+pub(super) struct Events {
+    told: broadcast::Receiver<BotEvent>,
+    new: Vec<BotEvent>,
+    has_lease: bool,
+}
+
+impl Events {
+    pub(super) fn new(told: broadcast::Receiver<BotEvent>) -> Mutex<Self> {
+        Mutex::new(Self { told, new: Vec::new(), has_lease: true })
+    }
+
+    fn receive(&mut self) {
+        while let Ok(event) = self.told.try_recv() {
+            match event {
+                BotEvent::InstanceLeaseLost { .. } => self.has_lease = false,
+                BotEvent::InstanceLeaseRenewed => self.has_lease = true,
+                _ => {}
+            }
+            self.new.push(event);
+        }
+    }
 }
 
 /// What users said and the bot has not taken over, in order.
@@ -51,10 +75,6 @@ impl Outstanding {
     pub(super) fn push(&self, inbound: Inbound) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(inbound);
         self.more.notify_one();
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn front(&self) -> Option<Inbound> {
@@ -89,20 +109,18 @@ impl Life {
     }
 
     /// Whether the bot can do nothing before time passes or somebody says something.
-    pub(super) fn is_settled(
-        &self,
-        channel: &MockProvider,
-        clock: &VirtualClock,
-        outstanding: &Outstanding,
-    ) -> bool {
+    pub(super) fn is_settled(&self, channel: &MockProvider, clock: &VirtualClock) -> bool {
         if self.journal.calls_under_way() + self.store.calls_under_way() > 0 {
             return false;
         }
         let alive = self.tasks.alive();
-        let busy = outstanding.len() > 0 || alive.keys().any(|task| !IDLE.contains(task));
+        let busy = alive.keys().any(|task| !IDLE.contains(task));
         let resting: usize = RESTING.iter().filter_map(|task| alive.get(task)).sum();
         let waits = || {
-            clock.sleepers() > resting || self.journal.hanging() > 0 || hanging(channel) > self.hung_before
+            clock.sleepers() > resting
+                || self.has_no_lease()
+                || self.journal.hanging() > 0
+                || hanging(channel) > self.hung_before
         };
         self.is_over() || !busy || waits()
     }
@@ -124,7 +142,15 @@ impl Life {
 
     pub(super) fn new_events(&self) -> Vec<BotEvent> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| events.try_recv().ok()).collect()
+        events.receive();
+        std::mem::take(&mut events.new)
+    }
+
+    /// Whether the bot waits until it can renew its lease, which takes time.
+    fn has_no_lease(&self) -> bool {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.receive();
+        !events.has_lease
     }
 
     /// What keeps the bot from coming to rest.

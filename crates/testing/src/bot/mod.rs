@@ -21,7 +21,7 @@ use botmesh_core::time::Clock;
 use tokio::sync::oneshot;
 
 use crate::{CrashableStore, Fault, LossyKv, MockProvider, VirtualClock};
-use stage::{Build, PATIENCE, Stage};
+use stage::{Build, EachLife, PATIENCE, Stage};
 
 pub use expect::{Containing, Expected, Matching, containing, matching};
 pub use step::Step;
@@ -56,6 +56,7 @@ pub struct TestBotOptions {
     kv: Arc<dyn DurableKv>,
     store: Arc<dyn Store>,
     durability: Durability,
+    each_life: EachLife,
 }
 
 /// Where a bot can crash: at a write of its journals, or at a call of the channel.
@@ -110,6 +111,7 @@ impl TestBotOptions {
             kv: Arc::new(MemoryKv::new()),
             store: Arc::new(MemoryStore::new()),
             durability: Durability::default().with_instance_id("test-bot"),
+            each_life: Box::new(|_, _| ()),
         }
     }
 
@@ -146,6 +148,13 @@ impl TestBotOptions {
         self
     }
 
+    /// Calls `prepare` at the start of each life with its number, from 1, and its backend, before the bot runs: to let
+    /// writes of the start itself fail.
+    pub fn each_life(mut self, prepare: impl Fn(u64, &LossyKv) + Send + Sync + 'static) -> Self {
+        self.each_life = Box::new(prepare);
+        self
+    }
+
     /// Starts the bot; see [`TestBot::new`].
     ///
     /// # Panics
@@ -174,13 +183,14 @@ impl TestBot {
 
     #[track_caller]
     fn start(options: TestBotOptions, build: Build) -> Self {
-        let TestBotOptions { channel, kv, store, durability } = options;
+        let TestBotOptions { channel, kv, store, durability, each_life } = options;
         let stage = Arc::new(Stage {
             mock: channel,
             clock: VirtualClock::new(),
             kv,
             store,
             durability,
+            each_life,
             build,
             outstanding: Arc::default(),
             state: std::sync::Mutex::default(),
@@ -261,6 +271,11 @@ impl TestBot {
     /// Whether the bot has crashed.
     pub fn has_crashed(&self) -> bool {
         self.stage.life().process.happened()
+    }
+
+    /// Whether the bot runs: it has neither crashed nor ended.
+    pub fn is_running(&self) -> bool {
+        !self.stage.life().is_over()
     }
 
     /// Starts the bot again: after a crash, as a supervisor would; else it is stopped first, as for a new version. What the

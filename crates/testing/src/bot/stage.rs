@@ -17,7 +17,7 @@ use botmesh_core::store::Store;
 use botmesh_core::time::Clock;
 
 use super::diary::Diary;
-use super::life::{Life, Outstanding, hanging};
+use super::life::{Events, Life, Outstanding, hanging};
 use super::tasks::Tasks;
 use crate::{Crash, CrashableProvider, CrashableStore, LossyKv, MockProvider, Sent, VirtualClock};
 
@@ -35,6 +35,7 @@ const STEPS: u32 = 2_000;
 const LONGEST_STEP: Duration = Duration::from_secs(15);
 
 pub(super) type Build = Box<dyn Fn(BotBuilder) -> BotBuilder + Send + Sync>;
+pub(super) type EachLife = Box<dyn Fn(u64, &LossyKv) + Send + Sync>;
 
 pub(super) struct Stage {
     pub(super) mock: MockProvider,
@@ -42,6 +43,7 @@ pub(super) struct Stage {
     pub(super) kv: Arc<dyn DurableKv>,
     pub(super) store: Arc<dyn Store>,
     pub(super) durability: Durability,
+    pub(super) each_life: EachLife,
     pub(super) build: Build,
     pub(super) outstanding: Arc<Outstanding>,
     pub(super) state: Mutex<State>,
@@ -85,6 +87,7 @@ impl Stage {
         };
         let process = Crash::new();
         let journal = LossyKv::of_process(Arc::clone(&self.kv), process.clone());
+        (self.each_life)(seed, &journal);
         let store = CrashableStore::new(Arc::clone(&self.store), process.clone());
         let provider = CrashableProvider::new(Arc::new(self.mock.clone()), process.clone());
         let tasks = Arc::new(Tasks::default());
@@ -104,7 +107,7 @@ impl Stage {
             .durability(durability)
             .seams(seams)
             .build()?;
-        let events = Mutex::new(bot.events());
+        let events = Events::new(bot.events());
         let ended = Arc::new(OnceLock::new());
         let hung_before = hanging(&self.mock);
         let life = Life { bot, process, journal, store, provider, tasks, events, ended, hung_before };
@@ -137,7 +140,7 @@ impl Stage {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if life.is_settled(&self.mock, &self.clock, &self.outstanding) {
+            if life.is_settled(&self.mock, &self.clock) {
                 return self.look(&life);
             }
             let woken = poll_fn(|context| match life.tasks.run(context) {
