@@ -11,6 +11,8 @@ use crate::core::time::Timestamp;
 use crate::events::BotEvent;
 use crate::world::OpenJournal;
 
+/// Pages of finished records that one sweep removes at most. One would be less than a busy bot finishes meanwhile.
+const MAX_PAGES: usize = 8;
 /// How often dead letters are looked through at most: who is told about them wants to read it.
 const DEAD_PERIOD: Duration = Duration::from_secs(3600);
 /// Dead letters are counted up to this number; more are told as so many at least.
@@ -55,8 +57,13 @@ impl Sweeper {
         let mut more = false;
         if !open.config.retention.is_zero() {
             let before = self.world.now() - open.config.retention;
-            more |= purge::<InboxRecord>(open, InboxState::Done, before, &mut purging.done).await?;
-            more |= purge::<OutboxRecord>(open, OutboxState::Sent, before, &mut purging.sent).await?;
+            for _ in 0..MAX_PAGES {
+                more = purge::<InboxRecord>(open, InboxState::Done, before, &mut purging.done).await?;
+                more |= purge::<OutboxRecord>(open, OutboxState::Sent, before, &mut purging.sent).await?;
+                if !more {
+                    break;
+                }
+            }
         }
         if purging.round.is_none() {
             purging.round = self.begin_round(open, &mut purging.began).await?;
