@@ -104,6 +104,7 @@ impl Place {
     }
 
     /// The place of a case in another process.
+    #[cfg(feature = "cli")]
     pub(crate) fn existing(id: String, folder: &Path) -> Self {
         Self { id, folder: folder.to_owned(), borrowed: true }
     }
