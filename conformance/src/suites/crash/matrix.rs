@@ -41,10 +41,10 @@ pub(super) fn cases() -> Vec<Case> {
         a_crash_after_a_write_under_resend: "the bot dies after every write: no reply is lost",
         a_crash_after_a_write_under_auto: "the bot dies after every write: no reply comes twice",
         a_crash_after_a_write_with_tokens: "the bot dies after every write: each reply comes once",
-        a_crash_amid_a_commit_under_skip: "the bot dies when one write of a commit is done: no reply comes twice",
-        a_crash_amid_a_commit_under_resend: "the bot dies when one write of a commit is done: no reply is lost",
-        a_crash_amid_a_commit_under_auto: "the bot dies when one write of a commit is done: no reply comes twice",
-        a_crash_amid_a_commit_with_tokens: "the bot dies when one write of a commit is done: each reply comes once",
+        a_crash_amid_a_commit_under_skip: "the bot dies when one write of a commit is done, but for commits of parts: no reply comes twice",
+        a_crash_amid_a_commit_under_resend: "the bot dies when one write of a commit is done, but for commits of parts: no reply is lost",
+        a_crash_amid_a_commit_under_auto: "the bot dies when one write of a commit is done, but for commits of parts: no reply comes twice",
+        a_crash_amid_a_commit_with_tokens: "the bot dies when one write of a commit is done, but for commits of parts: each reply comes once",
         random_faults_at_random_writes: "up to three random faults in several lives: what the policy promises",
     ]
 }
