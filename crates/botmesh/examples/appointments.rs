@@ -76,7 +76,7 @@ fn booking() -> Flow<Appointment> {
             if answer.is(&["yes", "y"]) { Ok(()) } else { Err("Yes or no?".into()) }
         })
         .do_("save", |c| async move {
-            let mut appointments = appointments(c.ctx()).await?;
+            let mut appointments = appointments(&c.ctx()).await?;
             let new = c.get(Appointment::clone);
             appointments.push(new.clone());
             c.user().set("appointments", &appointments).await?;

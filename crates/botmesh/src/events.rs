@@ -138,6 +138,14 @@ pub enum BotEvent {
         /// What did not fit.
         reason: String,
     },
+    /// A conversation in memory was given up for another one, because `turns.max_live_conversations` wait already. Its step
+    /// begins again with the next message, or it is interrupted if it has no steps.
+    ConversationDropped {
+        /// The conversation.
+        key: ConversationKey,
+        /// Its name.
+        name: String,
+    },
     /// A wait of a flow ran out.
     FlowTimeout {
         /// The conversation.
@@ -168,6 +176,7 @@ impl BotEvent {
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
             Self::FlowIncompatible { .. } => "flow:incompatible",
+            Self::ConversationDropped { .. } => "conversation:dropped",
             Self::FlowTimeout { .. } => "flow:timeout",
         }
     }
@@ -198,6 +207,7 @@ impl fmt::Display for BotEvent {
             Self::Superseded { instance } => write!(f, " {instance}"),
             Self::LeaseLost { key, reason } => write!(f, " {key}: {reason}"),
             Self::FlowIncompatible { key, flow, reason } => write!(f, " {flow} of {key}: {reason}"),
+            Self::ConversationDropped { key, name } => write!(f, " {name} of {key}"),
             Self::FlowTimeout { key, flow } => write!(f, " {flow} of {key}"),
         }
     }

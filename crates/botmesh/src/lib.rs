@@ -19,8 +19,8 @@ pub use botmesh_core as core;
 pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Durability, Enqueued, InboxConfig, Journals, OnDiverged, OnHandlerError, OperateError,
-    OutboxConfig, TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Durability, Enqueued, EnterError, InboxConfig, Journals, OnDiverged, OnHandlerError,
+    OperateError, OutboxConfig, TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
@@ -29,7 +29,8 @@ pub use egress::Sent;
 pub use events::{BotEvent, DeadKind, describe};
 pub use file::{FileDurability, FileOptions};
 pub use flow::{
-    Answer, AskAgain, Flow, FlowCtx, FlowState, MigrateError, OnIncompatible, Prompt, Step, flow,
+    Answer, Ask, AskAgain, AskError, Conv, Conversation, Field, Filled, Flow, FlowCtx, FlowState,
+    MigrateError, OnIncompatible, Prompt, Step, conversation, field, flow,
 };
 pub use metrics::{HistogramSnapshot, MetricsSnapshot};
 
@@ -53,8 +54,8 @@ pub mod prelude {
         SYSTEM, TEXT, UNSUPPORTED, VIDEO,
     };
     pub use crate::{
-        Answer, Bot, BotEvent, Ctx, Durability, Flow, FlowCtx, FlowState, Pattern, Result, Step, command,
-        flow, interaction, regex,
+        Answer, AskError, Bot, BotEvent, Conv, Ctx, Durability, Flow, FlowCtx, FlowState, Pattern, Result,
+        Step, command, conversation, field, flow, interaction, regex,
     };
 }
 

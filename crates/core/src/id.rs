@@ -140,6 +140,12 @@ impl ConversationKey {
     }
 }
 
+impl<C: Into<ChatId>> From<C> for ConversationKey {
+    fn from(chat: C) -> Self {
+        Self::private(chat)
+    }
+}
+
 impl fmt::Display for ConversationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.participant {

@@ -178,6 +178,12 @@ pub struct Checkpoint {
     /// How many sends that record has made so far.
     #[serde(default)]
     pub sends: u32,
+    /// How far the step is, if it asks on its own in the middle of its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub midway: Option<Midway>,
+    /// The flows that wait for this one to end, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<Caller>,
     /// When the wait ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
@@ -211,6 +217,35 @@ impl Checkpoint {
             || (turn.fence() == stored.fence && *turn.session() == stored.session);
         expect == Some(stored.revision) && newer
     }
+}
+
+/// How far a step is that asks on its own. Code in the middle of its work cannot be stored, only what it takes to run it
+/// again: `state` is the state with which the step began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Midway {
+    /// Which of its questions waits for its answer, from 1.
+    pub question: u32,
+    /// What the keys of the step's sends begin with until its first question is answered; `None` if they are random.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_base: Option<String>,
+    /// The number of the step's first send under that base.
+    #[serde(default)]
+    pub first_send: u32,
+}
+
+/// A flow that waits for another one to end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Caller {
+    /// Its name.
+    pub flow: String,
+    /// The version of its state's type.
+    pub version: u32,
+    /// As [`Checkpoint::fingerprint`].
+    pub fingerprint: String,
+    /// The step that called.
+    pub step: String,
+    /// Its state.
+    pub state: Value,
 }
 
 /// What a conversation is doing.

@@ -36,6 +36,8 @@ fn checkpoint(step: &str) -> Checkpoint {
         state: json!({"name": "a\0b"}),
         input: None,
         sends: 0,
+        midway: None,
+        callers: Vec::new(),
         deadline: None,
         revision: Checkpoint::unwritten_revision(),
         fence: Fence::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use botmesh_core::coordinator::Fence;
 use botmesh_core::error::Cas;
 use botmesh_core::id::{ConversationKey, RecordId, SessionId};
-use botmesh_core::store::{Checkpoint, CheckpointPhase, Revision};
+use botmesh_core::store::{Caller, Checkpoint, CheckpointPhase, Midway, Revision};
 use botmesh_core::time::Timestamp;
 
 use super::tools::{
@@ -106,6 +106,18 @@ async fn a_checkpoint_is_exact(context: &mut Context) -> CaseResult {
             phase,
             input: (n % 2 == 0).then(|| RecordId::from("m/-1001557912345/300000000%2F")),
             sends: u32::MAX - 1,
+            midway: (n % 2 == 1).then(|| Midway {
+                question: u32::MAX,
+                key_base: Some("m/1:r7".into()),
+                first_send: 3,
+            }),
+            callers: vec![Caller {
+                flow: "outer".into(),
+                version: 2,
+                fingerprint: "0".into(),
+                step: "inner".into(),
+                state: serde_json::json!({ "a": [1, null] }),
+            }],
             deadline: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_993)),
             ..plain_checkpoint("")
         };

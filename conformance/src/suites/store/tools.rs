@@ -79,6 +79,8 @@ pub(crate) fn plain_checkpoint(step: &str) -> Checkpoint {
         state: json!({"step": step}),
         input: None,
         sends: 0,
+        midway: None,
+        callers: Vec::new(),
         deadline: None,
         revision: Checkpoint::unwritten_revision(),
         fence: Fence(0),

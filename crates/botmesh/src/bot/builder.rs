@@ -10,9 +10,9 @@ use crate::core::provider::Provider;
 use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
 use crate::core::store::Store;
-use crate::dispatch::{Ctx, Handler, HookVerdict, Pattern, Routes, boxed};
+use crate::dispatch::{Ctx, Handler, HookVerdict, IntoOutcome, Pattern, Routes, boxed};
 use crate::egress::{SendHooks, Sent};
-use crate::flow::{AnyFlow, Flow, FlowState};
+use crate::flow::{AnyFlow, Conv, Conversation, Flow, FlowState, conversation};
 use crate::{Error, Result};
 
 /// Puts a bot together. Nothing runs before [`Bot::run`].
@@ -121,6 +121,23 @@ impl BotBuilder {
         self
     }
 
+    /// Registers a conversation, entered by name like a flow: `.conversation("survey", survey)` with an
+    /// `async fn survey(c: Conv) -> Result`.
+    pub fn conversation<F, Fut>(self, name: impl Into<String>, run: F) -> Self
+    where
+        F: Fn(Conv) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: IntoOutcome,
+    {
+        self.add_conversation(conversation(name, run))
+    }
+
+    /// Registers a conversation with options of its own.
+    pub fn add_conversation(mut self, conversation: Conversation) -> Self {
+        self.flows.push(Arc::new(conversation));
+        self
+    }
+
     /// Runs before each message, in the order of registration: may change its text or end its handling.
     pub fn before_message<F, Fut>(mut self, hook: F) -> Self
     where
@@ -224,6 +241,16 @@ fn check_flows(flows: Vec<Arc<dyn AnyFlow>>) -> Result<HashMap<String, Arc<dyn A
                 format!("flow `{name}`"),
                 "is registered twice",
                 "rename one of them",
+            ));
+        }
+    }
+    for flow in checked.values() {
+        if let Some(called) = flow.calls().into_iter().find(|called| !checked.contains_key(*called)) {
+            let known: Vec<_> = checked.keys().collect();
+            return Err(ConfigError::new(
+                format!("flow `{}`", flow.name()),
+                format!("calls `{called}`, which is not there; flows: {known:?}"),
+                "register it with `.flow(…)`",
             ));
         }
     }

@@ -277,11 +277,24 @@ pub struct TurnsConfig {
     /// How long a stop waits for running handlers before it releases their messages. Default 30 s.
     #[serde(with = "botmesh_core::duration")]
     pub stop_timeout: Duration,
+    /// How long one message may keep a flow or a conversation running before it waits for its user again or ends. Then its
+    /// code is stopped, its checkpoint stays, and the chat's turn is released. Longer than the longest step. Default 1 min.
+    #[serde(with = "botmesh_core::duration")]
+    pub settle: Duration,
+    /// How many conversations may wait with their code in memory; beyond it the one that was silent for longest is given
+    /// up. Flows that wait at an `ask` step are not among them. Default 100,000.
+    pub max_live_conversations: usize,
 }
 
 impl Default for TurnsConfig {
     fn default() -> Self {
-        Self { max_concurrent: 512, max_backlog: 4096, stop_timeout: Duration::from_secs(30) }
+        Self {
+            max_concurrent: 512,
+            max_backlog: 4096,
+            stop_timeout: Duration::from_secs(30),
+            settle: Duration::from_secs(60),
+            max_live_conversations: 100_000,
+        }
     }
 }
 
@@ -295,6 +308,19 @@ impl TurnsConfig {
                     "set at least 1",
                 ));
             }
+        }
+        let refuse = |field: &str, fix: &str| {
+            Err(ConfigError::new(
+                format!("turns.{field}"),
+                "is 0, so that no conversation could ever wait",
+                fix,
+            ))
+        };
+        if self.settle.is_zero() {
+            return refuse("settle", "set at least \"1ms\"; \"1m\" is the default");
+        }
+        if self.max_live_conversations == 0 {
+            return refuse("max_live_conversations", "set at least 1; 100000 is the default");
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ impl Engine {
             users: Lanes::default(),
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
-        let conversations = Conversations::new(flows, store);
+        let conversations = Conversations::new(flows, store, limits);
         let dispatcher = Dispatcher::new(Arc::clone(&world), Arc::clone(&egress), routes, conversations);
         let turns =
             Turns::new(Arc::clone(&world), Arc::clone(&coordinator), dispatcher, limits.max_concurrent);
@@ -152,9 +152,8 @@ impl Engine {
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
         let sweeper =
             Sweeper::new(Arc::clone(&world), Arc::clone(&intake), Arc::clone(&turns), Arc::clone(&egress));
-        let sink = Arc::new(Sink { intake: Arc::clone(&intake), egress: Arc::clone(&egress) });
-        let running = Running { world: Arc::clone(&world), egress, wake: Arc::clone(&sweeper.wake) };
-        let _ = bot.shared.running.set(running);
+        let sink = Arc::new(Sink { intake: Arc::clone(&intake), egress });
+        let _ = bot.shared.running.set(Running::of(&sweeper));
         let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
         if let Some(open) = &world.journal {
             let heart = Box::pin(keep_session(Arc::clone(&world)));

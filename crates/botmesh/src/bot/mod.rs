@@ -3,6 +3,7 @@
 mod builder;
 mod channel;
 mod config;
+mod enter;
 mod journals;
 mod lifecycle;
 mod sink;
@@ -26,10 +27,14 @@ use crate::dispatch::Routes;
 use crate::egress::{Egress, SendHooks, Sent};
 use crate::events::{BotEvent, EventBus};
 use crate::flow::AnyFlow;
+use crate::intake::Intake;
 use crate::metrics::{Metrics, MetricsSnapshot};
+use crate::sweeper::Sweeper;
+use crate::turns::Turns;
 use crate::world::World;
 pub use builder::BotBuilder;
 pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
+pub use enter::EnterError;
 pub use journals::{Journals, OperateError};
 use lifecycle::Stop;
 pub use spawner::TokioSpawner;
@@ -78,7 +83,21 @@ struct Shared {
 struct Running {
     world: Arc<World>,
     egress: Arc<Egress>,
+    intake: Arc<Intake>,
+    turns: Arc<Turns>,
     wake: Arc<Notify>,
+}
+
+impl Running {
+    fn of(sweeper: &Sweeper) -> Self {
+        Self {
+            world: Arc::clone(&sweeper.world),
+            egress: Arc::clone(&sweeper.egress),
+            intake: Arc::clone(&sweeper.intake),
+            turns: Arc::clone(&sweeper.turns),
+            wake: Arc::clone(&sweeper.wake),
+        }
+    }
 }
 
 /// A send that was left to the background.

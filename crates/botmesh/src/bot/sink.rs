@@ -3,9 +3,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::core::id::SendKey;
-use crate::core::inbound::Inbound;
+use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
 use crate::egress::Egress;
+use crate::flow::OWN_EVENTS;
 use crate::intake::Intake;
 
 /// Where the channel hands over what it received: events to the intake, echoes to the egress.
@@ -17,6 +18,11 @@ pub(super) struct Sink {
 #[async_trait]
 impl InboundSink for Sink {
     async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        if let InboundBody::System { event, .. } = &inbound.body
+            && event.starts_with(OWN_EVENTS)
+        {
+            return Err(AdmitError::Invalid(format!("`{event}` is an event that only the bot itself makes")));
+        }
         self.intake.admit(inbound).await
     }
 

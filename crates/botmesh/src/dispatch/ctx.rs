@@ -35,6 +35,7 @@ struct Inner {
     inbound: Arc<Inbound>,
     media_unavailable: Option<MediaUnavailable>,
     received: Timestamp,
+    last_attempt: bool,
     user: UserState,
     entry: Mutex<Option<Entry>>,
 }
@@ -45,14 +46,15 @@ impl Ctx {
         egress: Arc<Egress>,
         scope: Arc<TurnScope>,
         (inbound, media_unavailable): (Arc<Inbound>, Option<MediaUnavailable>),
-        received: Timestamp,
+        (received, last_attempt): (Timestamp, bool),
     ) -> Self {
         let id =
             inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
         let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
         let entry = Mutex::new(None);
-        let inner = Inner { world, egress, scope, inbound, media_unavailable, received, user, entry };
+        let inner =
+            Inner { world, egress, scope, inbound, media_unavailable, received, last_attempt, user, entry };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }
     }
 
@@ -78,6 +80,11 @@ impl Ctx {
     /// When the event arrived.
     pub(crate) fn received(&self) -> Timestamp {
         self.inner.received
+    }
+
+    /// Whether the message has no attempts left if this one fails.
+    pub(crate) fn is_last_attempt(&self) -> bool {
+        self.inner.last_attempt
     }
 
     /// The text: of the message, its caption or the pressed button; or what a hook before the message made of it.
@@ -184,12 +191,13 @@ impl Ctx {
         self.inner.egress.send(Some(&self.inner.scope), Some(key.into()), self.chat(), content.into()).await
     }
 
-    /// Enters a flow with its default state. It begins when the handler returned.
+    /// Enters a flow with its default state, or a conversation. It begins when the handler returned. Called in a step of a
+    /// flow or in a conversation, it replaces that one when the step or the conversation ends.
     pub fn enter(&self, flow: impl Into<String>) {
         self.set_entry(Entry { flow: flow.into(), state: None });
     }
 
-    /// Enters a flow with this state. It begins when the handler returned.
+    /// Enters a flow with this state, or a conversation with this input; see [`enter`](Self::enter).
     ///
     /// # Errors
     /// The state cannot be written as JSON.
@@ -204,6 +212,17 @@ impl Ctx {
 
     pub(crate) fn take_entry(&self) -> Option<Entry> {
         self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn has_entry(&self) -> bool {
+        self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Takes over what was entered for an earlier message.
+    pub(crate) fn take_over_entry(&self, earlier: &Self) {
+        if let Some(entry) = earlier.take_entry() {
+            self.set_entry(entry);
+        }
     }
 
     pub(crate) fn scope(&self) -> &TurnScope {

@@ -6,15 +6,22 @@ mod media;
 mod pattern;
 mod user;
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use serde_json::Value;
+
+use crate::core::content::Content;
 use crate::core::coordinator::Turn;
 use crate::core::error::{SendError, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::store::Direction;
+use crate::core::time::Timestamp;
 use crate::egress::{Boxed, Egress, TurnScope};
 pub(crate) use crate::flow::EndedConversation;
-use crate::flow::{Conversations, Stopped, TimedOut};
+use crate::flow::{Conversations, Due, Entry, Overdue, Resumed, Stopped, own_event};
 use crate::turns::Work;
 use crate::world::World;
 pub use ctx::Ctx;
@@ -93,7 +100,11 @@ impl Dispatcher {
     pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
         let (world, egress) = (Arc::clone(&self.world), Arc::clone(&self.egress));
         let inbound = media::to_run(&*world.provider, work);
-        let mut ctx = Ctx::new(world, egress, Arc::clone(scope), inbound, work.received);
+        let arrived = (work.received, self.is_last_attempt(work));
+        let mut ctx = Ctx::new(world, egress, Arc::clone(scope), inbound, arrived);
+        if let Some(entry) = Entry::of(ctx.inbound()) {
+            return entered(&ctx, self.conversations.enter_from_outside(&ctx, entry).await);
+        }
         if !work.replay {
             let inbound = ctx.inbound();
             let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());
@@ -114,52 +125,110 @@ impl Dispatcher {
         handled
     }
 
+    fn is_last_attempt(&self, work: &Work) -> bool {
+        let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return true };
+        stored.record.attempts >= open.config.inbox.max_attempts
+    }
+
     async fn converse_or_route(&self, ctx: &Ctx) -> Handled {
-        let resumed = match self.conversations.resume(ctx).await {
-            Ok(resumed) => resumed,
-            Err(stopped) => return stopped.handled(&self.world),
-        };
-        let place = match resumed {
-            crate::flow::Resumed::Consumed(ended) => return Handled { verdict: Verdict::Done, ended },
-            crate::flow::Resumed::Free(place) => place,
-            crate::flow::Resumed::Overdue(timed_out, place) => {
-                match self.end_wait(ctx.scope().turn(), &ctx.conversation(), &timed_out).await {
-                    Ok(()) => place,
-                    Err(error) => return Stopped::from(error).handled(&self.world),
-                }
-            }
-        };
+        match self.resume(ctx).await {
+            Ok(Resumed::Consumed(ended)) => return Handled { verdict: Verdict::Done, ended },
+            Ok(Resumed::Free | Resumed::Overdue) => {}
+            Err(stopped) => return stopped.handled(ctx),
+        }
         if let Some((handler, args)) = self.route(ctx)
             && let Err(error) = handler(ctx.clone().with_args(args)).await
         {
             return self.failed("a handler", &*error);
         }
         let Some(entry) = ctx.take_entry() else { return Handled { verdict: Verdict::Done, ended: None } };
-        match self.conversations.enter(ctx, entry, place).await {
-            Ok(ended) => Handled { verdict: Verdict::Done, ended },
-            Err(stopped) => stopped.handled(&self.world),
+        entered(ctx, self.conversations.enter(ctx, entry).await)
+    }
+
+    /// Gives the message to its conversation. A wait that was over before it came is ended first, and what the conversation
+    /// asks then is answered by it.
+    async fn resume(&self, ctx: &Ctx) -> Result<Resumed, Stopped> {
+        let resumed = self.conversations.resume(ctx).await?;
+        if !matches!(resumed, Resumed::Overdue) {
+            return Ok(resumed);
+        }
+        self.do_due(ctx.scope().turn(), &ctx.conversation(), ctx.received()).await?;
+        self.conversations.resume(ctx).await
+    }
+
+    /// Does what is due in a conversation without a message of its user; under its chat's turn.
+    pub(crate) async fn do_due(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        match self.conversations.due(turn, key, now).await? {
+            None => Ok(()),
+            Some(Due::Ended(overdue)) => self.end_wait(turn, key, &overdue).await,
+            Some(Due::Idle(live, idle)) => {
+                let base = format!("i/{}/{}", key.encode(), live.revision.0);
+                let told = self.tell_by_itself(turn, key, base, idle.say).await;
+                self.conversations.put_back(key, live);
+                told
+            }
+            Some(Due::Live(overdue)) => {
+                self.time_out_live(turn, key, overdue).await;
+                Ok(())
+            }
         }
     }
 
     /// Ends a conversation whose wait is over, and says so.
-    pub(crate) async fn end_wait(
+    async fn end_wait(
         &self,
         turn: &Turn,
         key: &ConversationKey,
-        timed_out: &TimedOut,
+        overdue: &Overdue,
     ) -> Result<(), StoreError> {
-        if let Some(say) = &timed_out.say {
-            let base = format!("t/{}/{}", key.encode(), timed_out.checkpoint.revision.0);
-            let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
-            let told = self.egress.send(Some(&scope), None, &key.chat, say.clone()).await;
-            self.world.record_in_background(scope.close());
-            match told {
-                Ok(_) => {}
-                Err(SendError::Journal(error)) => return Err(error),
-                Err(error) => self.world.events.error("telling that a wait is over", &error),
-            }
+        if let Some(say) = &overdue.say {
+            let base = format!("t/{}/{}", key.encode(), overdue.checkpoint.revision.0);
+            self.tell_by_itself(turn, key, base, say.clone()).await?;
         }
-        self.conversations.end_timed_out(&self.world, turn, key, timed_out).await
+        self.conversations.end_overdue(&self.world, turn, key, overdue).await
+    }
+
+    async fn tell_by_itself(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        base: String,
+        say: Content,
+    ) -> Result<(), StoreError> {
+        let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
+        let told = self.egress.send(Some(&scope), None, &key.chat, say).await;
+        self.world.record_in_background(scope.close());
+        match told {
+            Err(SendError::Journal(error)) => return Err(error),
+            Err(SendError::LeaseLost(_)) | Ok(_) => {}
+            Err(error) => self.world.events.error("telling that a wait is over", &error),
+        }
+        Ok(())
+    }
+
+    /// Lets code go on whose wait is over.
+    async fn time_out_live(&self, turn: &Turn, key: &ConversationKey, overdue: Overdue) {
+        let world = Arc::clone(&self.world);
+        let id = overdue.checkpoint.revision.0.to_string();
+        let base = format!("t/{}/{id}/live", key.encode());
+        let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn.clone(), None, Some(base), true));
+        let inbound = Arc::new(own_event(key.clone(), "botmesh:timeout", &id, Value::Null));
+        let arrived = (world.now(), true);
+        let ctx = Ctx::new(world, Arc::clone(&self.egress), Arc::clone(&scope), (inbound, None), arrived);
+        let going_on = AssertUnwindSafe(self.conversations.time_out_live(&ctx, overdue)).catch_unwind();
+        let outcome = scope.drive(std::pin::pin!(going_on)).await;
+        self.world.record_in_background(scope.close());
+        match outcome {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(ended))) => self.conversations.forget_ended(turn, ended).await,
+            Ok(Err(stopped)) => stopped.tell(&ctx),
+            Err(panic) => self.world.events.failure("a flow", panic_text(&*panic)),
+        }
     }
 
     fn route(&self, ctx: &Ctx) -> Option<(&BoxedHandler, Vec<String>)> {
@@ -196,4 +265,18 @@ pub(crate) fn failing(what: &str, error: &(dyn std::error::Error + 'static)) -> 
         ),
         false => what.to_owned(),
     }
+}
+
+fn entered(ctx: &Ctx, outcome: Result<Option<EndedConversation>, Stopped>) -> Handled {
+    match outcome {
+        Ok(ended) => Handled { verdict: Verdict::Done, ended },
+        Err(stopped) => stopped.handled(ctx),
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("no message"))
 }

@@ -27,7 +27,7 @@ use attempt::Attempted;
 pub(crate) use backlog::Backlog;
 pub(crate) use echo::Echoes;
 use parts::{cut, is_foreign_part, own_key};
-pub(crate) use scope::{TurnScope, Unrecorded};
+pub(crate) use scope::{KeyPosition, TurnScope, Unrecorded};
 use unfinished::Beginning;
 
 /// A boxed future with a value.

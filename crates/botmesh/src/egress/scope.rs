@@ -24,6 +24,8 @@ pub(crate) struct TurnScope {
     turn: Turn,
     record: Option<RecordId>,
     key_base: Option<String>,
+    /// Keys that stand in for the turn's own: those of an earlier turn whose work runs again.
+    borrowed: Mutex<Option<KeyPosition>>,
     replay: bool,
     sends: AtomicU32,
     journal_failed: AtomicBool,
@@ -35,6 +37,13 @@ pub(crate) struct TurnScope {
     waited: AtomicU64,
     pending: Mutex<Pending>,
     driver: AtomicWaker,
+}
+
+/// A place in a row of derived keys.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyPosition {
+    pub(crate) base: String,
+    pub(crate) next: u32,
 }
 
 #[derive(Default)]
@@ -65,6 +74,7 @@ impl TurnScope {
             turn,
             record,
             key_base,
+            borrowed: Mutex::default(),
             replay,
             sends: AtomicU32::new(0),
             journal_failed: AtomicBool::new(false),
@@ -119,13 +129,18 @@ impl TurnScope {
         self.record.as_ref()
     }
 
-    /// Whether the record was attempted before, so that its sends may be in the outbox.
+    /// Whether the turn's work was attempted before, so that its sends may be in the outbox.
     pub(crate) fn is_replay(&self) -> bool {
-        self.replay
+        self.replay || self.borrowed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// The key of the turn's next send.
     pub(crate) fn next_key(&self) -> Option<SendKey> {
+        if let Some(borrowed) = &mut *self.borrowed.lock().unwrap_or_else(PoisonError::into_inner) {
+            let n = borrowed.next;
+            borrowed.next += 1;
+            return Some(SendKey::from(format!("{}:{n}", borrowed.base)));
+        }
         let base = self.key_base.as_ref()?;
         let n = self.sends.fetch_add(1, Ordering::Relaxed);
         Some(SendKey::from(format!("{base}:{n}")))
@@ -133,8 +148,24 @@ impl TurnScope {
 
     /// The key of the turn's send of this name. No name gives a key of [`next_key`](Self::next_key).
     pub(crate) fn named_key(&self, name: &str) -> Option<SendKey> {
-        let base = self.key_base.as_ref()?;
+        let base = self.key_position()?.base;
         Some(SendKey::from(format!("{base}:={name}")))
+    }
+
+    /// Where the next key comes from; `None` if keys are random.
+    pub(crate) fn key_position(&self) -> Option<KeyPosition> {
+        let borrowed = self.borrowed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        borrowed.or_else(|| Some(KeyPosition { base: self.key_base.clone()?, next: self.sends() }))
+    }
+
+    /// Gives out these keys in place of the turn's own, until they are given back.
+    pub(crate) fn borrow_keys(&self, position: KeyPosition) {
+        *self.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+    }
+
+    /// Goes back to the turn's own keys.
+    pub(crate) fn return_keys(&self) {
+        *self.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The message waited for the journals.

@@ -1,88 +1,65 @@
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::Value;
-
-use super::Answer;
 use super::definition::OnIncompatible;
-use super::run::{AnyFlow, Progress, Start};
+use super::live::{Live, LiveConversations};
+use super::run::{AnyFlow, Progress, Start, tell};
+use super::saver::{Saver, Stored, Wait};
+use super::stopped::Stopped;
+use super::talk::{Fed, Idle};
+use super::{Answer, Entry};
+use crate::bot::TurnsConfig;
 use crate::core::content::Content;
 use crate::core::coordinator::Turn;
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::memory::MemoryStore;
-use crate::core::store::{Checkpoint, CheckpointPhase, Revision, Store};
+use crate::core::store::{Caller, Checkpoint, CheckpointPhase, Revision, Store};
 use crate::core::time::Timestamp;
-use crate::dispatch::{Ctx, Handled, Verdict, failing};
-use crate::events::{BotEvent, describe};
+use crate::dispatch::Ctx;
+use crate::egress::KeyPosition;
+use crate::events::BotEvent;
 use crate::world::World;
 
-/// A flow that a handler entered.
-pub(crate) struct Entry {
-    pub(crate) flow: String,
-    pub(crate) state: Option<Value>,
-}
-
-/// Why a conversation did not go on.
-pub(crate) enum Stopped {
-    /// The bot author's code failed.
-    Handler(crate::Error),
-    /// The store failed; a later attempt may find it mended.
-    Store(StoreError),
-    /// Another owner wrote the checkpoint.
-    Superseded,
-    /// The stored flow does not fit the code.
-    Incompatible(String),
-}
-
-impl From<StoreError> for Stopped {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl Stopped {
-    pub(crate) fn handled(self, world: &World) -> Handled {
-        let verdict = match self {
-            Self::Handler(error) => {
-                world.events.error(failing("a flow", &*error), &*error);
-                Verdict::HandlerFailed(describe(&*error))
-            }
-            Self::Store(error) => {
-                world.events.error("the checkpoint of a conversation", &error);
-                Verdict::Failed(describe(&error))
-            }
-            Self::Superseded => {
-                Verdict::Failed("another owner wrote the conversation's checkpoint".to_owned())
-            }
-            Self::Incompatible(reason) => Verdict::HandlerFailed(reason),
-        };
-        Handled { verdict, ended: None }
-    }
-}
+/// How many flows one message may enter or call, so that flows that enter each other end.
+const MAX_FLOWS: usize = 100;
+/// How deep flows may call each other.
+const MAX_CALLERS: usize = 16;
 
 /// What a message means to the conversation it belongs to.
 pub(crate) enum Resumed {
     /// The conversation took it.
     Consumed(Option<EndedConversation>),
-    /// There is no conversation; a new one may be written over what is there.
-    Free(Vacancy),
-    /// The conversation's wait is over, and nobody has said so yet.
-    Overdue(Box<TimedOut>, Vacancy),
+    /// There is no conversation.
+    Free,
+    /// The conversation's wait is over, and that comes first.
+    Overdue,
 }
 
-/// The rows that a new conversation replaces.
+/// The rows that are there.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Vacancy {
+pub(super) struct Vacancy {
     ephemeral: Option<Revision>,
     durable: Option<Revision>,
 }
 
+impl Vacancy {
+    pub(super) fn of(self, persistent: bool) -> Option<Revision> {
+        if persistent { self.durable } else { self.ephemeral }
+    }
+
+    pub(super) fn set(&mut self, persistent: bool, revision: Option<Revision>) {
+        if persistent { self.durable = revision } else { self.ephemeral = revision }
+    }
+}
+
 /// A conversation that is over; its row goes once the message that ended it is acknowledged.
 pub(crate) struct EndedConversation {
-    key: ConversationKey,
-    persistent: bool,
-    revision: Revision,
+    pub(super) key: ConversationKey,
+    pub(super) persistent: bool,
+    pub(super) revision: Revision,
 }
 
 /// The flows of a bot and where each conversation stands.
@@ -92,6 +69,8 @@ pub(crate) struct Conversations {
     /// Where flows that do not survive a restart stand.
     ephemeral: MemoryStore,
     durable: Arc<dyn Store>,
+    pub(super) live: LiveConversations,
+    settle: Duration,
 }
 
 struct Active {
@@ -99,26 +78,56 @@ struct Active {
     persistent: bool,
 }
 
+/// What is due in a conversation without a message of its user.
+pub(crate) enum Due {
+    /// To say something, because the user is silent. The conversation is to be put back afterwards.
+    Idle(Live, Idle),
+    /// The wait is over, and code waits for it.
+    Live(Overdue),
+    /// The wait is over.
+    Ended(Overdue),
+}
+
+/// A conversation whose wait is over.
+pub(crate) struct Overdue {
+    /// What the flow says then.
+    pub(crate) say: Option<Content>,
+    pub(crate) checkpoint: Checkpoint,
+    persistent: bool,
+}
+
 impl Conversations {
-    pub(crate) fn new(flows: HashMap<String, Arc<dyn AnyFlow>>, durable: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(
+        flows: HashMap<String, Arc<dyn AnyFlow>>,
+        durable: Arc<dyn Store>,
+        limits: TurnsConfig,
+    ) -> Self {
         let any_persistent = flows.values().any(|flow| flow.is_persistent());
-        Self { flows, any_persistent, ephemeral: MemoryStore::new(), durable }
+        let live = LiveConversations::new(limits.max_live_conversations);
+        Self { flows, any_persistent, ephemeral: MemoryStore::new(), durable, live, settle: limits.settle }
     }
 
-    fn store(&self, persistent: bool) -> &dyn Store {
+    pub(super) fn store(&self, persistent: bool) -> &dyn Store {
         if persistent { &*self.durable } else { &self.ephemeral }
+    }
+
+    /// The names of the flows.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.flows.keys().map(String::as_str)
     }
 
     async fn load(&self, key: &ConversationKey) -> Result<(Option<Active>, Vacancy), StoreError> {
         let mut vacancy = Vacancy::default();
-        let mut active = None;
+        let mut active: Option<Active> = None;
         for persistent in [false, true] {
             if persistent && !self.any_persistent {
                 continue;
             }
             let Some(checkpoint) = self.store(persistent).checkpoint(key).await? else { continue };
-            *vacancy.of(persistent) = Some(checkpoint.revision);
-            active = active.or(Some(Active { checkpoint, persistent }));
+            vacancy.set(persistent, Some(checkpoint.revision));
+            if active.as_ref().is_none_or(|active| active.checkpoint.phase == CheckpointPhase::Ended) {
+                active = Some(Active { checkpoint, persistent });
+            }
         }
         Ok((active, vacancy))
     }
@@ -126,54 +135,141 @@ impl Conversations {
     /// Gives the message to the conversation that waits for it, if there is one.
     pub(crate) async fn resume(&self, ctx: &Ctx) -> Result<Resumed, Stopped> {
         if self.flows.is_empty() || !ctx.inbound().body.is_answer() {
-            return Ok(Resumed::Free(Vacancy::default()));
+            return Ok(Resumed::Free);
         }
         let key = ctx.conversation();
-        let (active, mut vacancy) = self.load(&key).await?;
-        let Some(Active { checkpoint, persistent }) = active else { return Ok(Resumed::Free(vacancy)) };
-        let own = ctx.record().is_some() && checkpoint.input.as_ref() == ctx.record();
-        let answer = match checkpoint.phase {
-            // The effects of this very message are already in the checkpoint; only the acknowledgement is missing.
-            CheckpointPhase::Ended if own => {
-                let ended = EndedConversation { key, persistent, revision: checkpoint.revision };
-                return Ok(Resumed::Consumed(Some(ended)));
-            }
-            CheckpointPhase::Waiting if own => return Ok(Resumed::Consumed(None)),
-            CheckpointPhase::Running if own => {
-                ctx.scope().resume_sends(checkpoint.sends);
-                None
-            }
-            CheckpointPhase::Waiting => {
+        let (Some(active), vacancy) = self.load(&key).await? else { return Ok(Resumed::Free) };
+        if let Some(consumed) = own_effects(ctx, &active, &key) {
+            return Ok(consumed);
+        }
+        match active.checkpoint.phase {
+            CheckpointPhase::Waiting
+                if active.checkpoint.deadline.is_some_and(|deadline| deadline <= ctx.received()) =>
+            {
                 // What came in time is in time, however late it is handled.
-                if checkpoint.deadline.is_some_and(|deadline| deadline <= ctx.received()) {
-                    *vacancy.of(persistent) = None;
-                    return Ok(Resumed::Overdue(Box::new(self.time_out(checkpoint, persistent)), vacancy));
-                }
-                Some(Answer::new(ctx.text().to_owned(), ctx.shared_inbound()))
+                return Ok(Resumed::Overdue);
             }
-            // The message that was being handled was given up; the step begins again.
-            CheckpointPhase::Running => None,
-            _ => return Ok(Resumed::Free(vacancy)),
-        };
+            CheckpointPhase::Waiting | CheckpointPhase::Running => {}
+            _ => return Ok(Resumed::Free),
+        }
+        self.go_on(ctx, active, vacancy).await
+    }
+
+    /// Gives the message to a conversation that waits, or that an earlier message left in the middle of a step.
+    async fn go_on(&self, ctx: &Ctx, active: Active, vacancy: Vacancy) -> Result<Resumed, Stopped> {
+        let Active { checkpoint, persistent } = active;
+        let key = ctx.conversation();
         let Some(flow) = self.flows.get(&checkpoint.flow) else {
             let reason = format!("the flow `{}` is gone", checkpoint.flow);
             self.tell_incompatible(ctx, &key, &checkpoint.flow, &reason);
-            return Ok(Resumed::Free(vacancy));
+            return self.forget(ctx, persistent, vacancy).await;
         };
-        let given_up = checkpoint.phase == CheckpointPhase::Running && !own;
-        let Checkpoint { step, version, state, .. } = checkpoint;
-        let start = Start::At { step, version, state, answer };
-        match self.advance(ctx, flow, start, vacancy).await {
+        let live = self.live_copy(ctx.scope().turn(), &key, &checkpoint, persistent);
+        let running = checkpoint.phase == CheckpointPhase::Running;
+        let own = is_own(ctx, &checkpoint);
+        let (start, mut stored) = self.place(ctx, checkpoint, live, persistent, vacancy);
+        if !own && let Some(say) = self.cancelled(ctx, flow, &stored.callers) {
+            tell(ctx, say.clone()).await?;
+            let saver = Saver::new(self, ctx, flow, &mut stored);
+            return saver.save_ended().await.map(Resumed::Consumed);
+        }
+        match self.advance(ctx, flow, start, &mut stored).await {
             Ok(ended) => Ok(Resumed::Consumed(ended)),
-            Err(Stopped::Incompatible(reason)) => self.incompatible(ctx, flow, &reason, vacancy).await,
+            Err(Stopped::Incompatible(reason)) => self.incompatible(ctx, flow, &reason, stored).await,
             // The step failed for an earlier message as well. Whoever writes must not be stuck in it for ever.
-            Err(Stopped::Handler(error)) if given_up && !ctx.world().retries_handlers() => {
-                let (_, vacancy) = self.load(&key).await?;
-                Saver::new(self, ctx, flow, vacancy).save_ended().await?;
-                Err(Stopped::Handler(error))
+            Err(Stopped::Handler(error))
+                if running && !own && (ctx.is_last_attempt() || !ctx.world().retries_handlers()) =>
+            {
+                let ended = self.give_up(ctx, flow).await?;
+                Err(Stopped::Over(error, ended))
+            }
+            Err(Stopped::Unsettled) if running && !own && ctx.is_last_attempt() => {
+                let ended = self.give_up(ctx, flow).await?;
+                Err(Stopped::Over(Stopped::Unsettled.to_string().into(), ended))
             }
             Err(stopped) => Err(stopped),
         }
+    }
+
+    async fn give_up(
+        &self,
+        ctx: &Ctx,
+        flow: &Arc<dyn AnyFlow>,
+    ) -> Result<Option<EndedConversation>, Stopped> {
+        let (active, vacancy) = self.load(&ctx.conversation()).await?;
+        let persistent = active.map_or(flow.is_persistent(), |active| active.persistent);
+        let mut stored = Stored { persistent, vacancy, ..Stored::default() };
+        Saver::new(self, ctx, flow, &mut stored).save_ended().await
+    }
+
+    /// Where a stored conversation begins, and what is stored of it.
+    fn place(
+        &self,
+        ctx: &Ctx,
+        checkpoint: Checkpoint,
+        live: Option<Live>,
+        persistent: bool,
+        vacancy: Vacancy,
+    ) -> (Start, Stored) {
+        let own = is_own(ctx, &checkpoint);
+        let Checkpoint { step, version, state, callers, midway, input, sends, revision, phase, .. } =
+            checkpoint;
+        let stored = Stored {
+            persistent,
+            vacancy,
+            callers,
+            state: state.clone(),
+            input: input.map(|record| (record, sends)),
+        };
+        let answer = (phase == CheckpointPhase::Waiting).then(|| Answer::of(ctx));
+        if let (Some(live), Some(answer)) = (live, &answer) {
+            return (Start::Live { task: live.task, fed: Fed::Answer(answer.clone()) }, stored);
+        }
+        if own {
+            ctx.scope().resume_sends(sends);
+        }
+        let answer = match midway {
+            // The step runs again up to its first question, whose answer is there: what it sent before is sent under
+            // the same keys.
+            Some(midway) if midway.question <= 1 => {
+                if let Some(base) = midway.key_base {
+                    ctx.scope().borrow_keys(KeyPosition { base, next: midway.first_send });
+                }
+                answer
+            }
+            // The step begins again. This message's own keys may be those of what it sent when it was an answer.
+            Some(_) => {
+                if let Some(own) = ctx.scope().key_position() {
+                    let base = format!("{}:r{}", own.base, revision.0);
+                    ctx.scope().borrow_keys(KeyPosition { base, next: 0 });
+                }
+                None
+            }
+            None => answer,
+        };
+        (Start::At { step, version, state, answer }, stored)
+    }
+
+    /// The code that waits, if this process has it and nobody went on without it.
+    fn live_copy(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        checkpoint: &Checkpoint,
+        persistent: bool,
+    ) -> Option<Live> {
+        let live = self.live.take(key)?;
+        let elsewhere = turn.previous_holder().is_some_and(|holder| holder != turn.session());
+        let fresh = live.revision == checkpoint.revision && (persistent || !elsewhere);
+        fresh.then_some(live)
+    }
+
+    /// What is said if the message cancels the conversation.
+    fn cancelled(&self, ctx: &Ctx, flow: &Arc<dyn AnyFlow>, callers: &[Caller]) -> Option<&Content> {
+        let answer = Answer::of(ctx);
+        let flow = self.flows.get(flow.name())?;
+        let callers = callers.iter().rev().filter_map(|caller| self.flows.get(&caller.flow));
+        std::iter::once(flow).chain(callers).find_map(|flow| flow.cancel(&answer))
     }
 
     async fn incompatible(
@@ -181,54 +277,135 @@ impl Conversations {
         ctx: &Ctx,
         flow: &Arc<dyn AnyFlow>,
         reason: &str,
-        vacancy: Vacancy,
+        stored: Stored,
     ) -> Result<Resumed, Stopped> {
         self.tell_incompatible(ctx, &ctx.conversation(), flow.name(), reason);
+        ctx.scope().return_keys();
+        let Stored { persistent, vacancy, .. } = stored;
+        let mut stored = Stored { persistent, vacancy, ..Stored::default() };
         match flow.on_incompatible() {
-            OnIncompatible::Drop => Ok(Resumed::Free(vacancy)),
+            OnIncompatible::Drop => self.forget(ctx, persistent, vacancy).await,
             OnIncompatible::Restart => {
-                self.advance(ctx, flow, Start::Beginning(None), vacancy).await.map(Resumed::Consumed)
+                self.advance(ctx, flow, Start::Beginning(None), &mut stored).await.map(Resumed::Consumed)
             }
             OnIncompatible::Notify(say) => {
-                ctx.reply(Content::clone(say)).await.map_err(|error| Stopped::Handler(error.into()))?;
-                let saver = Saver::new(self, ctx, flow, vacancy);
-                saver.save_ended().await.map(Resumed::Consumed)
+                tell(ctx, Content::clone(say)).await?;
+                Saver::new(self, ctx, flow, &mut stored).save_ended().await.map(Resumed::Consumed)
             }
         }
     }
 
-    /// Begins a flow that a handler entered.
-    pub(crate) async fn enter(
+    /// Forgets a conversation that does not go on. The message is free, also when it runs again.
+    async fn forget(&self, ctx: &Ctx, persistent: bool, vacancy: Vacancy) -> Result<Resumed, Stopped> {
+        let (turn, key) = (ctx.scope().turn(), ctx.conversation());
+        if let Some(revision) = vacancy.of(persistent)
+            && self.store(persistent).clear_checkpoint(turn, &key, revision).await? == Cas::Lost
+        {
+            return Err(Stopped::Superseded);
+        }
+        Ok(Resumed::Free)
+    }
+
+    /// Begins a flow that a handler entered, in place of the one that may be going on.
+    pub(crate) async fn enter(&self, ctx: &Ctx, entry: Entry) -> Result<Option<EndedConversation>, Stopped> {
+        let key = ctx.conversation();
+        drop(self.live.take(&key));
+        let flow = self.find(&entry.flow)?;
+        let (_, vacancy) = self.load(&key).await?;
+        let mut stored = Stored { persistent: flow.is_persistent(), vacancy, ..Stored::default() };
+        self.advance(ctx, flow, Start::Beginning(entry.state), &mut stored).await
+    }
+
+    /// Begins a flow that was entered from outside of a message of the user.
+    pub(crate) async fn enter_from_outside(
         &self,
         ctx: &Ctx,
         entry: Entry,
-        vacancy: Vacancy,
     ) -> Result<Option<EndedConversation>, Stopped> {
-        let Some(flow) = self.flows.get(&entry.flow) else {
-            let known: Vec<_> = self.flows.keys().collect();
-            return Err(Stopped::Handler(
-                format!("there is no flow `{}`; flows: {known:?}", entry.flow).into(),
-            ));
+        let key = ctx.conversation();
+        let (active, vacancy) = self.load(&key).await?;
+        let Some(active) = active.filter(|active| is_own(ctx, &active.checkpoint)) else {
+            return self.enter(ctx, entry).await;
         };
-        self.advance(ctx, flow, Start::Beginning(entry.state), vacancy).await
+        let resumed = match own_effects(ctx, &active, &key) {
+            Some(resumed) => resumed,
+            None => self.go_on(ctx, active, vacancy).await?,
+        };
+        match resumed {
+            Resumed::Consumed(ended) => Ok(ended),
+            Resumed::Free | Resumed::Overdue => Ok(None),
+        }
     }
 
+    fn find(&self, name: &str) -> Result<&Arc<dyn AnyFlow>, Stopped> {
+        self.flows.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.flows.keys().collect();
+            Stopped::Handler(format!("there is no flow `{name}`; flows: {known:?}").into())
+        })
+    }
+
+    /// Runs a conversation, through all flows that it enters or calls, until it waits for its user or ends.
     async fn advance(
         &self,
         ctx: &Ctx,
         flow: &Arc<dyn AnyFlow>,
-        start: Start,
-        vacancy: Vacancy,
+        mut start: Start,
+        stored: &mut Stored,
     ) -> Result<Option<EndedConversation>, Stopped> {
-        let saver = Saver::new(self, ctx, flow, vacancy);
-        match flow.advance(ctx, start, &saver).await? {
-            Progress::Ended => saver.save_ended().await,
-            Progress::Waiting { step, state, timeout } => {
-                let deadline = timeout.map(|timeout| ctx.world().now() + timeout);
-                saver.save(&step, CheckpointPhase::Waiting, state, deadline).await?;
-                Ok(None)
+        let mut flow = flow;
+        let mut settle = pin!(ctx.world().seams.clock.sleep(self.settle));
+        for _ in 0..MAX_FLOWS {
+            let saver = Saver::new(self, ctx, flow, stored);
+            let progress = tokio::select! {
+                biased;
+                progress = flow.advance(ctx, start, &saver) => progress,
+                () = &mut settle => Err(Stopped::Unsettled),
+            };
+            let result = match progress {
+                Ok(Progress::Waiting { step, state, timeout, midway, live }) => {
+                    let deadline = timeout.map(|timeout| ctx.world().now() + timeout);
+                    return saver.save_waiting(Wait { step, state, deadline, midway }, live).await;
+                }
+                Ok(Progress::Calling { step, state, flow: called, begin }) => {
+                    let (version, fingerprint) = (flow.version(), flow.fingerprint());
+                    let caller = Caller { flow: flow.name().to_owned(), version, fingerprint, step, state };
+                    stored.callers.push(caller);
+                    if stored.callers.len() > MAX_CALLERS {
+                        let problem =
+                            format!("flows call each other more than {MAX_CALLERS} deep: `{called}`");
+                        return Err(Stopped::Handler(problem.into()));
+                    }
+                    flow = self.find(&called)?;
+                    start = Start::Beginning(Some(begin));
+                    continue;
+                }
+                Ok(Progress::Ended(result)) => result,
+                Err(Stopped::TimedOut) => {
+                    if let Some(say) = self.timeout_text(flow, &stored.callers) {
+                        tell(ctx, say.clone()).await?;
+                    }
+                    self.tell_timeout(ctx.world(), &ctx.conversation(), flow.name());
+                    return Saver::new(self, ctx, flow, stored).save_ended().await;
+                }
+                Err(Stopped::Over(error, _)) => {
+                    return Err(Stopped::Over(error, saver.save_ended().await?));
+                }
+                Err(stopped) => return Err(stopped),
+            };
+            if let Some(entry) = ctx.take_entry() {
+                flow = self.find(&entry.flow)?;
+                stored.callers.clear();
+                stored.persistent = flow.is_persistent();
+                start = Start::Beginning(entry.state);
+            } else if let Some(Caller { flow: name, version, step, state, .. }) = stored.callers.pop() {
+                flow = self.find(&name)?;
+                start = Start::Returned { step, version, state, result };
+            } else {
+                return Saver::new(self, ctx, flow, stored).save_ended().await;
             }
         }
+        let problem = format!("one message entered {MAX_FLOWS} flows without waiting for anybody");
+        Err(Stopped::Handler(problem.into()))
     }
 
     /// Forgets a conversation that ended. If this fails, the row stays and is written over by the next conversation.
@@ -240,58 +417,105 @@ impl Conversations {
         }
     }
 
-    /// Conversations whose wait is over.
+    /// Conversations in which something is due without a message of their user.
     pub(crate) async fn overdue(
         &self,
         now: Timestamp,
         limit: usize,
     ) -> Result<Vec<ConversationKey>, StoreError> {
-        let mut due = self.ephemeral.due_checkpoints(now, limit).await?;
+        let mut due = self.live.idle(now, limit);
+        let rows = self.ephemeral.due_checkpoints(now, limit).await?;
+        due.extend(rows.into_iter().map(|(key, _)| key));
         if self.any_persistent {
-            due.extend(self.durable.due_checkpoints(now, limit).await?);
+            let rows = self.durable.due_checkpoints(now, limit).await?;
+            due.extend(rows.into_iter().map(|(key, _)| key));
         }
-        Ok(due.into_iter().map(|(key, _)| key).collect())
+        Ok(due)
     }
 
-    /// The checkpoint whose wait is over, if it still is.
-    pub(crate) async fn timed_out(
+    /// What is due in a conversation, if something still is.
+    pub(crate) async fn due(
         &self,
+        turn: &Turn,
         key: &ConversationKey,
         now: Timestamp,
-    ) -> Result<Option<TimedOut>, StoreError> {
+    ) -> Result<Option<Due>, StoreError> {
         let (active, _) = self.load(key).await?;
-        let timed_out = active.filter(|active| {
-            let checkpoint = &active.checkpoint;
-            checkpoint.phase == CheckpointPhase::Waiting
-                && checkpoint.deadline.is_some_and(|deadline| deadline <= now)
-        });
-        Ok(timed_out.map(|active| self.time_out(active.checkpoint, active.persistent)))
+        let waiting = active.filter(|active| active.checkpoint.phase == CheckpointPhase::Waiting);
+        let Some(Active { checkpoint, persistent }) = waiting else {
+            drop(self.live.take(key));
+            return Ok(None);
+        };
+        let live = self.live_copy(turn, key, &checkpoint, persistent);
+        if checkpoint.deadline.is_some_and(|deadline| deadline <= now) {
+            let say = self.flows.get(&checkpoint.flow);
+            let say = say.and_then(|flow| self.timeout_text(flow, &checkpoint.callers)).cloned();
+            let overdue = Overdue { say, checkpoint, persistent };
+            return Ok(Some(match live {
+                Some(live) => {
+                    self.put_back(key, live);
+                    Due::Live(overdue)
+                }
+                None => Due::Ended(overdue),
+            }));
+        }
+        let Some(mut live) = live else { return Ok(None) };
+        match live.idle.take() {
+            Some((at, idle)) if at <= now => Ok(Some(Due::Idle(live, idle))),
+            idle => {
+                live.idle = idle;
+                self.put_back(key, live);
+                Ok(None)
+            }
+        }
     }
 
-    fn time_out(&self, checkpoint: Checkpoint, persistent: bool) -> TimedOut {
-        let say = self.flows.get(&checkpoint.flow).and_then(|flow| flow.timeout_text().cloned());
-        TimedOut { say, checkpoint, persistent }
+    /// Puts back what was taken out to look at it.
+    pub(crate) fn put_back(&self, key: &ConversationKey, live: Live) {
+        drop(self.live.put(key.clone(), live));
+    }
+
+    /// Tells waiting code that nobody answered in time, and lets it go on.
+    pub(crate) async fn time_out_live(
+        &self,
+        ctx: &Ctx,
+        overdue: Overdue,
+    ) -> Result<Option<EndedConversation>, Stopped> {
+        let key = ctx.conversation();
+        let Overdue { checkpoint, persistent, .. } = overdue;
+        let Some(live) = self.live.take(&key) else { return Ok(None) };
+        let (_, vacancy) = self.load(&key).await?;
+        let Checkpoint { state, callers, input, sends, .. } = checkpoint;
+        let input = input.map(|record| (record, sends));
+        let mut stored = Stored { persistent, vacancy, callers, state, input };
+        let start = Start::Live { task: live.task, fed: Fed::TimedOut };
+        self.advance(ctx, &live.flow, start, &mut stored).await
     }
 
     /// Ends a conversation whose wait is over.
-    pub(crate) async fn end_timed_out(
+    pub(crate) async fn end_overdue(
         &self,
         world: &World,
         turn: &Turn,
         key: &ConversationKey,
-        timed_out: &TimedOut,
+        overdue: &Overdue,
     ) -> Result<(), StoreError> {
-        let revision = timed_out.checkpoint.revision;
-        if let Cas::Applied(()) =
-            self.store(timed_out.persistent).clear_checkpoint(turn, key, revision).await?
+        let revision = overdue.checkpoint.revision;
+        if let Cas::Applied(()) = self.store(overdue.persistent).clear_checkpoint(turn, key, revision).await?
         {
-            self.tell_timeout(world, key, &timed_out.checkpoint);
+            self.tell_timeout(world, key, &overdue.checkpoint.flow);
         }
         Ok(())
     }
 
-    fn tell_timeout(&self, world: &World, key: &ConversationKey, checkpoint: &Checkpoint) {
-        world.events.emit(BotEvent::FlowTimeout { key: key.clone(), flow: checkpoint.flow.clone() });
+    /// What a flow says when its time runs out, or the flow that called it.
+    fn timeout_text<'a>(&'a self, flow: &'a Arc<dyn AnyFlow>, callers: &[Caller]) -> Option<&'a Content> {
+        let mut callers = callers.iter().rev().filter_map(|caller| self.flows.get(&caller.flow));
+        flow.timeout_text().or_else(|| callers.find_map(|flow| flow.timeout_text()))
+    }
+
+    fn tell_timeout(&self, world: &World, key: &ConversationKey, flow: &str) {
+        world.events.emit(BotEvent::FlowTimeout { key: key.clone(), flow: flow.to_owned() });
     }
 
     fn tell_incompatible(&self, ctx: &Ctx, key: &ConversationKey, flow: &str, reason: &str) {
@@ -300,95 +524,20 @@ impl Conversations {
     }
 }
 
-/// A conversation whose wait is over.
-pub(crate) struct TimedOut {
-    /// What the flow says then.
-    pub(crate) say: Option<Content>,
-    pub(crate) checkpoint: Checkpoint,
-    persistent: bool,
+/// Whether a checkpoint holds effects of this very message.
+fn is_own(ctx: &Ctx, checkpoint: &Checkpoint) -> bool {
+    ctx.record().is_some() && checkpoint.input.as_ref() == ctx.record()
 }
 
-impl Vacancy {
-    fn of(&mut self, persistent: bool) -> &mut Option<Revision> {
-        if persistent { &mut self.durable } else { &mut self.ephemeral }
-    }
-}
-
-/// Writes the checkpoints of one run of one flow.
-pub(crate) struct Saver<'a> {
-    conversations: &'a Conversations,
-    ctx: &'a Ctx,
-    flow: &'a Arc<dyn AnyFlow>,
-    vacancy: Mutex<Vacancy>,
-}
-
-impl<'a> Saver<'a> {
-    fn new(
-        conversations: &'a Conversations,
-        ctx: &'a Ctx,
-        flow: &'a Arc<dyn AnyFlow>,
-        vacancy: Vacancy,
-    ) -> Self {
-        Self { conversations, ctx, flow, vacancy: Mutex::new(vacancy) }
-    }
-
-    /// The next step is about to run; a crash from here on does not repeat the one before.
-    pub(super) async fn save_running(&self, step: &str, state: Value) -> Result<(), Stopped> {
-        self.save(step, CheckpointPhase::Running, state, None).await.map(|_| ())
-    }
-
-    async fn save(
-        &self,
-        step: &str,
-        phase: CheckpointPhase,
-        state: Value,
-        deadline: Option<Timestamp>,
-    ) -> Result<Revision, Stopped> {
-        let scope = self.ctx.scope();
-        scope.turn().check().map_err(|_| Stopped::Superseded)?;
-        let persistent = self.flow.is_persistent();
-        let checkpoint = Checkpoint {
-            flow: self.flow.name().to_owned(),
-            version: self.flow.version(),
-            fingerprint: self.flow.fingerprint(),
-            step: step.to_owned(),
-            phase,
-            state,
-            input: scope.record().cloned(),
-            sends: scope.sends(),
-            deadline,
-            revision: Checkpoint::unwritten_revision(),
-            fence: Default::default(),
-            session: Checkpoint::unwritten_session(),
-        };
-        let expect = *self.vacancy.lock().unwrap_or_else(PoisonError::into_inner).of(persistent);
-        let key = self.ctx.conversation();
-        let store = self.conversations.store(persistent);
-        let Cas::Applied(revision) = store.set_checkpoint(scope.turn(), &key, expect, &checkpoint).await?
-        else {
-            return Err(Stopped::Superseded);
-        };
-        *self.vacancy.lock().unwrap_or_else(PoisonError::into_inner).of(persistent) = Some(revision);
-        Ok(revision)
-    }
-
-    /// The conversation is over. With an inbox record, a row remembers which message ended it until that message is
-    /// acknowledged: a replay in between must not take the message for a new one.
-    async fn save_ended(&self) -> Result<Option<EndedConversation>, Stopped> {
-        let persistent = self.flow.is_persistent();
-        let key = self.ctx.conversation();
-        let turn = self.ctx.scope().turn();
-        if self.ctx.record().is_some() && persistent {
-            let revision = self.save("", CheckpointPhase::Ended, Value::Null, None).await?;
-            return Ok(Some(EndedConversation { key, persistent, revision }));
+/// What is left of a message whose effects are already in the checkpoint, if only its acknowledgement is missing.
+fn own_effects(ctx: &Ctx, active: &Active, key: &ConversationKey) -> Option<Resumed> {
+    let Active { checkpoint, persistent } = active;
+    match checkpoint.phase {
+        CheckpointPhase::Ended if is_own(ctx, checkpoint) => {
+            let (key, persistent, revision) = (key.clone(), *persistent, checkpoint.revision);
+            Some(Resumed::Consumed(Some(EndedConversation { key, persistent, revision })))
         }
-        let vacancy = *self.vacancy.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = if persistent { vacancy.durable } else { vacancy.ephemeral };
-        if let Some(revision) = row
-            && self.conversations.store(persistent).clear_checkpoint(turn, &key, revision).await? == Cas::Lost
-        {
-            return Err(Stopped::Superseded);
-        }
-        Ok(None)
+        CheckpointPhase::Waiting if is_own(ctx, checkpoint) => Some(Resumed::Consumed(None)),
+        _ => None,
     }
 }

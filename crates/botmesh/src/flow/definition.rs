@@ -2,6 +2,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
+use super::form::{Field, Filled, fill};
 use super::{Answer, AskAgain, FlowCtx, FlowState, Prompt};
 use crate::core::content::Content;
 use crate::core::hash::stable_hash;
@@ -43,6 +46,32 @@ pub(super) enum Action<S> {
     Say(BoxedPrompt<S>),
     Do(Work<S>),
     Goto(&'static str),
+    Call(Call<S>),
+}
+
+/// Another flow in the middle of this one.
+pub(super) struct Call<S> {
+    pub(super) flow: String,
+    pub(super) begin: Begin<S>,
+    pub(super) accept: AcceptResult<S>,
+}
+
+pub(super) type Begin<S> = Box<dyn Fn(&S) -> Result<Value> + Send + Sync>;
+pub(super) type AcceptResult<S> = Box<dyn Fn(&mut S, Value) -> Result + Send + Sync>;
+
+/// Words that end a conversation, and what is said then.
+#[derive(Default)]
+pub(super) struct CancelWords(Option<(Vec<String>, Content)>);
+
+impl CancelWords {
+    pub(super) fn new(words: &[&str], say: Content) -> Self {
+        Self(Some((words.iter().map(|word| fold(word)).collect(), say)))
+    }
+
+    pub(super) fn find(&self, answer: &Answer) -> Option<&Content> {
+        let (words, say) = self.0.as_ref()?;
+        words.contains(&fold(answer.text())).then_some(say)
+    }
 }
 
 pub(super) struct NamedStep<S> {
@@ -62,7 +91,7 @@ pub struct Flow<S> {
     pub(super) labels: HashMap<&'static str, usize>,
     pub(super) persistent: bool,
     pub(super) on_incompatible: OnIncompatible,
-    pub(super) cancel: Option<(Vec<String>, Content)>,
+    pub(super) cancel: CancelWords,
     pub(super) on_timeout: Option<Content>,
     pub(super) problems: Vec<String>,
 }
@@ -75,7 +104,7 @@ pub fn flow<S: FlowState>(name: impl Into<String>) -> Flow<S> {
         labels: HashMap::new(),
         persistent: false,
         on_incompatible: OnIncompatible::Restart,
-        cancel: None,
+        cancel: CancelWords::default(),
         on_timeout: None,
         problems: Vec::new(),
     }
@@ -110,14 +139,57 @@ impl<S: FlowState> Flow<S> {
         self.step(id, Action::Say(Box::new(move |state| prompt.content(state))))
     }
 
-    /// Does some work and decides where to go. After a crash it may run again, unless it had ended and a later step had
-    /// begun.
+    /// Does some work and decides where to go. It may [ask](FlowCtx::ask) on its own, more than once.
+    ///
+    /// After a crash it may run again from its beginning, unless it had ended and a later step had begun. If it waited for
+    /// the answer to its first question, the next message is taken for that answer; if it waited for a later one, it asks
+    /// its first question again.
     pub fn do_<F, Fut>(self, id: &'static str, work: F) -> Self
     where
         F: Fn(FlowCtx<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Step, Error>> + Send + 'static,
     {
         self.step(id.to_owned(), Action::Do(Arc::new(move |ctx| Box::pin(work(ctx)))))
+    }
+
+    /// Asks for several things, one after the other. `accept` takes them into the state, or returns what to tell the
+    /// user, who then begins with the first one again. After a crash it begins with the first one as well.
+    pub fn form<A>(mut self, id: &'static str, fields: impl IntoIterator<Item = Field>, accept: A) -> Self
+    where
+        A: Fn(&mut S, &Filled) -> Result<(), AskAgain> + Send + Sync + 'static,
+    {
+        let fields: Arc<[Field]> = fields.into_iter().collect();
+        for (n, field) in fields.iter().enumerate() {
+            if fields[..n].iter().any(|other| other.id == field.id) {
+                self.problems.push(format!("the form `{id}` has two fields `{}`", field.id));
+            }
+        }
+        let accept = Arc::new(accept);
+        let work = move |c: FlowCtx<S>| -> Boxed<Result<Step, Error>> {
+            let (fields, accept) = (Arc::clone(&fields), Arc::clone(&accept));
+            Box::pin(async move { fill(&c, &fields, |filled| c.update(|state| accept(state, filled))).await })
+        };
+        self.step(id.to_owned(), Action::Do(Arc::new(work)))
+    }
+
+    /// Runs another flow in the middle of this one: `begin` makes the state it begins with, and `accept` takes the state
+    /// with which it ended. If the user cancels it or does not answer in time, this flow ends with it.
+    ///
+    /// It is stored where this flow is, and a word that cancels this flow cancels it too.
+    pub fn call<T: FlowState>(
+        self,
+        id: &'static str,
+        flow: impl Into<String>,
+        begin: impl Fn(&S) -> T + Send + Sync + 'static,
+        accept: impl Fn(&mut S, T) + Send + Sync + 'static,
+    ) -> Self {
+        let begin = move |state: &S| Ok(serde_json::to_value(begin(state))?);
+        let accept = move |state: &mut S, result| {
+            accept(state, serde_json::from_value(result)?);
+            Ok(())
+        };
+        let (begin, accept) = (Box::new(begin), Box::new(accept));
+        self.step(id.to_owned(), Action::Call(Call { flow: flow.into(), begin, accept }))
     }
 
     /// Goes on at a label.
@@ -154,7 +226,7 @@ impl<S: FlowState> Flow<S> {
 
     /// Words that end the flow at any question, and what is said then. Case, accents and spaces do not matter.
     pub fn cancel_on<const N: usize>(mut self, words: [&str; N], say: impl Into<Content>) -> Self {
-        self.cancel = Some((words.iter().map(|word| fold(word)).collect(), say.into()));
+        self.cancel = CancelWords::new(&words, say.into());
         self
     }
 
@@ -200,6 +272,7 @@ impl<S: FlowState> Flow<S> {
                 Action::Say(_) => 's',
                 Action::Do(_) => 'd',
                 Action::Goto(_) => 'g',
+                Action::Call(_) => 'c',
             };
             text.push('\0');
             text.push(kind);

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use crate::core::content::Content;
 use crate::core::inbound::{Inbound, InboundBody, InboundMedia};
+use crate::dispatch::Ctx;
 
 /// What a step says: fixed content, or a function of the flow's state.
 pub trait Prompt<S, Kind>: Send + Sync + 'static {
@@ -53,8 +54,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(text: String, inbound: Arc<Inbound>) -> Self {
-        Self { text, inbound }
+    /// The message as an answer.
+    pub(super) fn of(ctx: &Ctx) -> Self {
+        Self { text: ctx.text().to_owned(), inbound: ctx.shared_inbound() }
     }
 
     /// The text without spaces around it: of the message, its caption or the pressed button.

@@ -119,7 +119,7 @@ impl Sweeper {
             self.recover(open).await?;
             self.purge(open).await?;
         }
-        self.end_overdue_waits().await
+        self.do_all_due().await
     }
 
     /// Retries what is due.
@@ -223,23 +223,23 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Ends the conversations whose wait is over.
-    async fn end_overdue_waits(&self) -> Result<(), StoreError> {
+    /// Does what is due in conversations without a message of their user.
+    async fn do_all_due(&self) -> Result<(), StoreError> {
         let conversations = self.turns.dispatcher().conversations();
         for key in conversations.overdue(self.world.now(), PAGE).await? {
             // An answer that came in time may be among its messages; the first that did not ends the wait.
             if self.turns.is_serving(&key) {
                 continue;
             }
-            let about = format!("ending the wait of {key}");
+            let about = format!("doing what is due in {key}");
             if let Some(begun) = self.busy.begin(about.clone()) {
-                self.start(about, begun, |sweeper| async move { sweeper.end_overdue_wait(&key).await });
+                self.start(about, begun, |sweeper| async move { sweeper.do_due(&key).await });
             }
         }
         Ok(())
     }
 
-    async fn end_overdue_wait(&self, key: &ConversationKey) -> Result<(), StoreError> {
+    async fn do_due(&self, key: &ConversationKey) -> Result<(), StoreError> {
         let dispatcher = self.turns.dispatcher();
         let Ok(turn) = self.turns.take_turn(key).await else { return Ok(()) };
         // Only now is it certain that nobody answers at the same time.
@@ -247,11 +247,9 @@ impl Sweeper {
             turn.release();
             return Ok(());
         }
-        if let Some(timed_out) = dispatcher.conversations().timed_out(key, self.world.now()).await? {
-            dispatcher.end_wait(&turn, key, &timed_out).await?;
-        }
+        let done = dispatcher.do_due(&turn, key, self.world.now()).await;
         turn.release();
-        Ok(())
+        done
     }
 
     fn tell_unreadable(&self, unreadable: &[Unreadable]) {

@@ -16,7 +16,7 @@ use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
 use crate::core::time::Timestamp;
-use crate::dispatch::{EndedConversation, Handled, Verdict};
+use crate::dispatch::{EndedConversation, Handled, Verdict, panic_text};
 use crate::egress::{TurnScope, Unrecorded};
 use crate::events::{BotEvent, DeadKind, describe};
 use crate::world::OpenJournal;
@@ -232,7 +232,8 @@ impl Turns {
     /// What comes after the acknowledgement. Gives the turn and the share of the backlog back.
     async fn clean_up(&self, finished: Finished) {
         let Some(turn) = finished.turn else { return };
-        if let (Verdict::Done, Some(ended)) = (&finished.verdict, finished.ended) {
+        if let (Verdict::Done | Verdict::HandlerFailed(_), Some(ended)) = (&finished.verdict, finished.ended)
+        {
             self.dispatcher.forget_ended(&turn, ended).await;
         }
         turn.release();
@@ -294,11 +295,7 @@ impl Turns {
     }
 
     fn panicked(&self, panic: &(dyn Any + Send)) -> Handled {
-        let text = panic
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let error = format!("panicked: {}", text.unwrap_or("no message"));
+        let error = panic_text(panic);
         self.world
             .events
             .emit(BotEvent::Error { context: "handling a message".to_owned(), error: error.clone() });

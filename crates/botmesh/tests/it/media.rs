@@ -182,7 +182,7 @@ async fn a_flow_that_goes_on_after_a_crash_finds_the_picture_it_asked_for() {
                         c.ctx().send(&"log".into(), "dies").await?;
                         std::future::pending::<()>().await;
                     }
-                    c.say(seen(c.ctx()).await).await?;
+                    c.say(seen(&c.ctx()).await).await?;
                     Ok(Step::Next)
                 })
                 .persistent();

@@ -36,6 +36,8 @@ fn checkpoint(step: &str, deadline: Option<i64>) -> Checkpoint {
         state: serde_json::json!({}),
         input: None,
         sends: 0,
+        midway: None,
+        callers: Vec::new(),
         deadline: deadline.map(Timestamp::from_millis),
         revision: Checkpoint::unwritten_revision(),
         fence: Fence(0),

@@ -1,0 +1,253 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::definition::{CancelWords, OnIncompatible};
+use super::live::Task;
+use super::run::{AnyFlow, Progress, Start};
+use super::saver::Saver;
+use super::stopped::Stopped;
+use super::talk::{Driven, Idle, Talk};
+use super::{Answer, Ask};
+use crate::core::content::Content;
+use crate::core::error::{LeaseLost, SendError};
+use crate::core::hash::stable_hash;
+use crate::dispatch::{Ctx, IntoOutcome, UserState};
+use crate::egress::{Boxed, Sent};
+use crate::{Error, Result};
+
+type Run = Box<dyn Fn(Conv) -> Boxed<Result<(), Error>> + Send + Sync>;
+
+/// A conversation as one `async fn`: it asks, waits, and goes on where it was. Make it with [`conversation`], register it
+/// with [`BotBuilder::conversation`](crate::BotBuilder::conversation), enter it by name like a flow.
+///
+/// It lives in memory: a restart of the process ends it, and so does a message of its chat that another process handles.
+/// Use a [`Flow`](crate::Flow) for what must survive.
+///
+/// Its code runs only while a message of its chat is handled, and that message's turn is held until the code asks again
+/// or ends, at most for [`TurnsConfig::settle`](crate::TurnsConfig::settle).
+#[must_use]
+pub struct Conversation {
+    name: String,
+    run: Run,
+    cancel: CancelWords,
+    on_timeout: Option<Content>,
+    on_interrupted: OnIncompatible,
+}
+
+/// A conversation of this name.
+pub fn conversation<F, Fut>(name: impl Into<String>, run: F) -> Conversation
+where
+    F: Fn(Conv) -> Fut + Send + Sync + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: IntoOutcome,
+{
+    Conversation {
+        name: name.into(),
+        run: Box::new(move |conv| {
+            let running = run(conv);
+            Box::pin(async move { running.await.into_outcome() })
+        }),
+        cancel: CancelWords::default(),
+        on_timeout: None,
+        on_interrupted: OnIncompatible::Drop,
+    }
+}
+
+impl Conversation {
+    /// Ends the conversation when the user writes one of these words, and says this.
+    pub fn cancel_on<const N: usize>(mut self, words: [&str; N], say: impl Into<Content>) -> Self {
+        self.cancel = CancelWords::new(&words, say.into());
+        self
+    }
+
+    /// What is said when the conversation ends because nobody answered in time. Default: nothing.
+    pub fn on_timeout(mut self, say: impl Into<Content>) -> Self {
+        self.on_timeout = Some(say.into());
+        self
+    }
+
+    /// What becomes of it when its user writes and it is not in memory any more. Default [`OnIncompatible::Drop`]: the
+    /// message is handled as any other.
+    pub fn on_interrupted(mut self, policy: OnIncompatible) -> Self {
+        self.on_interrupted = policy;
+        self
+    }
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversation").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a conversation works with. Cheap to clone.
+///
+/// After a lost turn everything fails with [`LeaseLost`], and the conversation is dropped where it stands.
+#[derive(Clone)]
+pub struct Conv {
+    talk: Talk,
+    input: Arc<Value>,
+}
+
+impl Conv {
+    /// Asks, and waits for the answer: a text, a pressed button or media.
+    pub fn ask(&self, question: impl Into<Content>) -> Ask {
+        Ask::new(&self.talk, question.into())
+    }
+
+    /// Sends to the chat; see [`Ctx::reply`].
+    ///
+    /// # Errors
+    /// As [`Ctx::reply`].
+    pub async fn say(&self, content: impl Into<Content>) -> Result<Sent, SendError> {
+        self.talk.say(content.into()).await
+    }
+
+    /// Waits, and keeps the chat's turn meanwhile: messages of the user are handled afterwards. Counts to
+    /// [`TurnsConfig::settle`](crate::TurnsConfig::settle), so it is for pauses of seconds. To do something later, send it
+    /// from elsewhere or ask with a [timeout](Ask::timeout).
+    ///
+    /// # Errors
+    /// The turn was lost meanwhile.
+    pub async fn sleep(&self, duration: Duration) -> Result<(), LeaseLost> {
+        self.talk.sleep(duration).await
+    }
+
+    /// From now on, says this whenever the user has not answered for so long; once for each wait. A later call replaces an
+    /// earlier one.
+    pub fn idle(&self, after: Duration, say: impl Into<Content>) {
+        self.talk.set_idle(Some(Idle { after, say: say.into() }));
+    }
+
+    /// Says nothing any more when the user does not answer.
+    pub fn no_idle(&self) {
+        self.talk.set_idle(None);
+    }
+
+    /// The message that the code runs for: the one that entered the conversation, then the last answer. Do not keep it
+    /// across a question: its turn is over then.
+    pub fn ctx(&self) -> Ctx {
+        self.talk.ctx()
+    }
+
+    /// The state of the user, kept across conversations.
+    pub fn user(&self) -> UserState {
+        self.ctx().user().clone()
+    }
+
+    /// What the conversation was entered with.
+    ///
+    /// # Errors
+    /// It does not have this form.
+    pub fn input<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        T::deserialize(&*self.input).map_err(|error| format!("the input has another form: {error}").into())
+    }
+
+    /// Enters a flow or a conversation once this one ended.
+    pub fn enter(&self, flow: impl Into<String>) {
+        self.ctx().enter(flow);
+    }
+
+    /// Enters a flow or a conversation with this state once this one ended.
+    ///
+    /// # Errors
+    /// The state cannot be written as JSON.
+    pub fn enter_with<S: Serialize>(&self, flow: impl Into<String>, state: &S) -> Result<(), Error> {
+        self.ctx().enter_with(flow, state)
+    }
+}
+
+impl std::fmt::Debug for Conv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conv").field("ctx", &self.ctx()).finish_non_exhaustive()
+    }
+}
+
+/// The running code.
+struct Talking {
+    talk: Talk,
+    code: Boxed<Result<(), Error>>,
+}
+
+#[async_trait]
+impl AnyFlow for Conversation {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("{:016x}", stable_hash(self.name.bytes()))
+    }
+
+    fn is_persistent(&self) -> bool {
+        false
+    }
+
+    fn on_incompatible(&self) -> &OnIncompatible {
+        &self.on_interrupted
+    }
+
+    fn timeout_text(&self) -> Option<&Content> {
+        self.on_timeout.as_ref()
+    }
+
+    fn cancel(&self, answer: &Answer) -> Option<&Content> {
+        self.cancel.find(answer)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn calls(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    async fn advance(&self, ctx: &Ctx, start: Start, _: &Saver<'_>) -> Result<Progress, Stopped> {
+        let mut talking = match start {
+            Start::Beginning(input) => {
+                let talk = Talk::new(ctx.clone(), None);
+                let conv = Conv { talk: talk.clone(), input: Arc::new(input.unwrap_or_default()) };
+                Talking { talk, code: (self.run)(conv) }
+            }
+            Start::Live { task, fed } => {
+                let talking = downcast::<Talking>(task)?;
+                talking.talk.feed(ctx.clone(), fed);
+                talking
+            }
+            Start::At { .. } | Start::Returned { .. } => {
+                let reason = "it was in the memory of a process, which gave it up";
+                return Err(Stopped::Incompatible(reason.to_owned()));
+            }
+        };
+        match talking.talk.drive(&mut talking.code).await {
+            Driven::Finished(Ok(())) => Ok(Progress::Ended(Value::Null)),
+            Driven::Finished(Err(error)) => Err(match Stopped::by_code(error) {
+                Stopped::Handler(error) => Stopped::Over(error, None),
+                stopped => stopped,
+            }),
+            Driven::Waits(waits) => Ok(Progress::Waiting {
+                step: String::new(),
+                state: Some(Value::Null),
+                timeout: waits.timeout,
+                midway: Some(waits.midway),
+                live: Some((talking.talk.idle(), Box::new(talking))),
+            }),
+        }
+    }
+}
+
+/// The task of the flow that it was put back for.
+pub(super) fn downcast<T: 'static>(task: Task) -> Result<T, Stopped> {
+    let known = task.downcast().map(|task| *task);
+    known.map_err(|_| Stopped::Incompatible("its code belongs to another flow".to_owned()))
+}
