@@ -168,7 +168,13 @@ impl Intake {
             Ok(Cas::Applied(version)) => {
                 self.world.events.over(JOURNALING);
                 self.world.metrics.inbound_journaled.increment();
-                admission.journaled(version, self.world.monotonic().saturating_sub(since));
+                if self.world.stopping.is_cancelled() {
+                    if let Some(stored) = admission.leave(version) {
+                        self.turns.leave_to_next_start(&stored).await;
+                    }
+                } else {
+                    admission.journaled(version, self.world.monotonic().saturating_sub(since));
+                }
                 Ok(Admitted { record: id, duplicate: false })
             }
             Ok(Cas::Lost) => {
@@ -243,6 +249,11 @@ impl Admission<'_> {
             let parts = Parts { journaled_in, ..parts };
             parts.dispatch(Some(version));
         }
+    }
+
+    /// The record, which is not to begin any more.
+    fn leave(mut self, version: Version) -> Option<Stored<InboxRecord>> {
+        Some(Stored { record: self.parts.take()?.record, version })
     }
 
     fn cancel(mut self) {

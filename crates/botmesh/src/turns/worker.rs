@@ -62,11 +62,30 @@ impl Turns {
                     None => return,
                 },
             };
-            // With an inbox, what has not begun is left to the next start.
-            let next = next.filter(|_| self.world.journal.is_none() || !self.world.stopping.is_cancelled());
+            let next = match next {
+                Some(work) if self.world.journal.is_some() && self.world.stopping.is_cancelled() => {
+                    if let Some(stored) = &work.record {
+                        self.leave_to_next_start(stored).await;
+                    }
+                    None
+                }
+                next => next,
+            };
             if let Some(work) = self.settle(finished.take(), next).await {
                 finished = Some(self.run_with_retries(&key, work, &mut running).await);
             }
+        }
+    }
+
+    /// With an inbox, what has not begun when the bot stops is left to the next start. If it was to begin at once, its
+    /// attempt was charged when it arrived.
+    pub(crate) async fn leave_to_next_start(&self, stored: &Stored<InboxRecord>) {
+        let Some(open) = &self.world.journal else { return };
+        let Ok(released) = stored.record.release(self.world.now()) else { return };
+        let change = Change::update(stored.version, &released);
+        match open.journal.commit_patiently(vec![change], &self.world.abort).await {
+            Ok(outcomes) => self.world.count_stale(&outcomes),
+            Err(error) => self.world.events.error("leaving a message to the next start", &error),
         }
     }
 

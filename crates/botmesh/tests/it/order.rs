@@ -7,6 +7,7 @@ use std::time::Duration;
 use botmesh::core::inbound::{Inbound, Participant};
 use botmesh::core::journal::InboxState;
 use botmesh::core::provider::{AdmitError, Resolve};
+use botmesh::core::spawn::Spawner;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, InboxConfig, OnHandlerError, TurnsConfig};
 use botmesh_testing::Fault;
@@ -332,5 +333,29 @@ async fn an_attempt_begins_after_the_sends_of_the_one_before_are_durable() {
     life.settled().await;
     assert_eq!(stage.channel.texts_to("ana"), ["one", "two"]);
     assert_eq!(runs.load(Ordering::Relaxed), 2);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_that_never_began_before_the_stop_costs_no_attempt() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await }));
+    life.say("m0", "hi", 1).await;
+    life.settled().await;
+    life.journal.fail_commit(life.journal.commits() + 1, Fault::HangAfter);
+    let channel = stage.channel.clone();
+    let delivery = async move { drop(channel.deliver(Inbound::text("m1", "ana", "late")).await) };
+    life.spawner.spawn("delivery", Box::pin(delivery));
+    stage.clock.advance(Duration::from_millis(10)).await;
+    life.bot.stop();
+    stage.clock.advance(Duration::from_millis(10)).await;
+    life.journal.release();
+    life.until("the end of the bot", || life.spawner.running().is_empty()).await;
+    let journals = life.bot.durability().expect("a durable bot");
+    let queued = journals.inbox().list(InboxState::Queued, None, 9).await.expect("a listing").records;
+    let attempts: Vec<_> = queued.iter().map(|stored| stored.record.attempts).collect();
+    assert_eq!(attempts, [0]);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await }));
+    life.until("the reply", || stage.channel.texts_to("ana") == ["hi", "late"]).await;
     life.stop().await;
 }
