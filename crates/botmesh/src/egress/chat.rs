@@ -6,7 +6,9 @@ use super::{Egress, Sent, TurnScope};
 use crate::core::content::Content;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::{ChatId, SendKey};
-use crate::core::journal::{Change, ErrorNote, Follows, Leased, OutboxRecord, OutboxState, Send, Stored};
+use crate::core::journal::{
+    Change, ErrorNote, Follows, InboxState, Leased, OutboxRecord, OutboxState, Send, Stored,
+};
 use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::lanes::Lane;
@@ -34,6 +36,8 @@ enum Taken {
     Held(Timestamp),
     /// It is one of several parts now.
     Cut,
+    /// It is left to somebody else, and holds back nothing.
+    Left,
 }
 
 impl Egress {
@@ -146,13 +150,14 @@ impl Egress {
             sends.extend(read.into_iter().flatten().filter(|send| send.record.is_unfinished()));
         }
         sends.retain(|send| until.is_none_or(|until| send.record.place() <= until));
-        let all = !truncated && sends.len() >= found;
+        let mut all = !truncated && sends.len() >= found;
         self.settle_orphans(open, &mut sends, &mut drained).await?;
         sends.sort_by_key(|send| send.record.place());
         for send in sends {
             let key = send.record.key.clone();
             match self.take_up(open, send, &mut drained.sent).await? {
                 Taken::Over => {}
+                Taken::Left => all = false,
                 Taken::Held(until) => {
                     drained.held = Some((key, until));
                     return Ok(drained);
@@ -219,10 +224,15 @@ impl Egress {
         }
         let soon = Taken::Held(now + open.config.poll);
         if let Some(previous) = send.record.previous_part() {
-            let previous = open.journal.outbox().get(previous).await?;
-            match Follows::after(previous.map(|stored| stored.record.state)) {
+            let previous = open.journal.outbox().get(previous).await?.map(|stored| stored.record.state);
+            match Follows::after(previous) {
                 Follows::Now => {}
                 Follows::Later => return Ok(soon),
+                // Its turn had come before: the retention of the part before it is over, or an operator wants it so.
+                Follows::Never if previous.is_none() && send.record.was_attempted() => {}
+                Follows::Never if previous.is_none() && self.first_may_come(open, &send.record).await? => {
+                    return Ok(Taken::Left);
+                }
                 Follows::Never => {
                     self.cut_off(open, &send).await?;
                     return Ok(Taken::Over);
@@ -242,6 +252,18 @@ impl Egress {
             Attempted::Dead(_) | Attempted::Unknown => Taken::Over,
             Attempted::Lost | Attempted::Refused(_) => soon,
         })
+    }
+
+    /// Whether somebody may still journal the part before this one: whoever wrote this one, or the message that is handled
+    /// again because that process died between the two.
+    async fn first_may_come(&self, open: &OpenJournal, part: &OutboxRecord) -> Result<bool, StoreError> {
+        if self.world.now().since(part.created) < open.config.outbox.lease {
+            return Ok(true);
+        }
+        let Some(source) = &part.source else { return Ok(false) };
+        let message = open.journal.inbox().get(source).await?;
+        Ok(message
+            .is_some_and(|message| !matches!(message.record.state, InboxState::Done | InboxState::Dead)))
     }
 
     /// Gives up a part of a text whose earlier part never went out.
@@ -283,16 +305,12 @@ impl Egress {
             fingerprint: None,
             source: record.source.clone(),
         };
-        let mut parts = self.waiting_parts(open, &whole, contents, record.order, now).await?;
-        let first = parts.remove(0);
-        let Some(part) = first.part else { return Ok(false) };
-        let Ok(shortened) = record.shorten(first.content, part, now) else { return Ok(false) };
-        let mut changes: Vec<Change> = parts.iter().rev().map(Change::insert).collect();
-        changes.push(Change::update(send.version, &shortened));
-        let outcomes = open.journal.commit_patiently(changes, &self.world.abort).await?;
-        for _ in outcomes.iter().rev().skip(1).filter(|outcome| matches!(outcome, Cas::Applied(_))) {
-            self.world.metrics.outbox_journaled.increment();
-        }
+        let parts = self.parts(open, &whole, contents, record.order, now).await?;
+        let Some(part) = parts.first.part else { return Ok(false) };
+        let Ok(shortened) = record.shorten(parts.first.content, part, now) else { return Ok(false) };
+        self.journal_others(open, parts.others, true).await?;
+        let change = Change::update(send.version, &shortened);
+        let _ = open.journal.commit_patiently(vec![change], &self.world.abort).await?;
         Ok(true)
     }
 

@@ -130,14 +130,17 @@ impl Egress {
         loop {
             let (now, contents) = (self.world.now(), self.cut(send.content.clone())?);
             let order = open.journal.next_order(now);
-            let records = self.waiting_parts(open, &send, contents, order, now).await?;
-            self.world.backlog.note(chat);
-            let outcomes = open.journal.commit(inserts(&records)).await?;
-            self.world.backlog.note(chat);
-            if let Some(Cas::Applied(_)) = outcomes.last() {
-                self.count_journaled(&outcomes);
-                let state = OutboxState::Waiting;
-                return Ok(Enqueued { key: send.key, known: false, state, sent: None });
+            let parts = self.parts(open, &send, contents, order, now).await?;
+            if parts.known.is_none() {
+                self.world.backlog.note(chat);
+                self.journal_others(open, parts.others, false).await?;
+                let outcome = open.journal.commit_one(Change::insert(&parts.first)).await?;
+                self.world.backlog.note(chat);
+                if let Cas::Applied(_) = outcome {
+                    self.count_journaled(&[outcome]);
+                    let state = OutboxState::Waiting;
+                    return Ok(Enqueued { key: send.key, known: false, state, sent: None });
+                }
             }
             if let Some(known) = self.enqueued_before(open, &mut send.key).await? {
                 return Ok(known);
@@ -343,39 +346,41 @@ impl Egress {
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let now = self.world.now();
         let order = open.journal.next_order(now);
-        let records = match contents.pop() {
+        let record = match contents.pop() {
             Some(content) if contents.is_empty() && !self.world.backlog.may_hold(&send.chat) => {
                 let Send { key, chat, fingerprint, source, .. } = send;
                 let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
                 let send = Send { key, chat, content, fingerprint: *fingerprint, source };
-                vec![OutboxRecord::in_flight(send, order, open.journal.owner(), now)]
+                OutboxRecord::in_flight(send, order, open.journal.owner(), now)
             }
             last => {
                 contents.extend(last);
                 self.world.backlog.note(&send.chat);
-                self.waiting_parts(open, send, contents, order, now).await?
+                // Apart, because it is seldom: a send that arrives at once needs less memory.
+                let parts = Box::pin(self.parts(open, send, contents, order, now)).await?;
+                if let Some(known) = parts.known {
+                    return Ok((Begun::Known(known), lane));
+                }
+                Box::pin(self.journal_others(open, parts.others, waits_for_backend(scope))).await?;
+                parts.first
             }
         };
-        self.journal_records(open, scope, records, lane).await
+        self.journal_record(open, scope, record, lane).await
     }
 
-    async fn journal_records<'a>(
+    async fn journal_record<'a>(
         &'a self,
         open: &OpenJournal,
         scope: Option<&TurnScope>,
-        mut records: Vec<OutboxRecord>,
+        record: OutboxRecord,
         lane: Lane<'a>,
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let Unrecorded { mut changes, answered } = scope.map(TurnScope::take_pending).unwrap_or_default();
-        let sent_before = changes.len();
-        changes.extend(inserts(&records[1..]));
         let with = changes.clone();
-        let record = records.swap_remove(0);
         let change = open.journal.identified(Change::insert(&record));
         changes.push(change.clone());
         let beginning = Beginning { world: &self.world, record: &record, change, with, open: true };
-        // The message waits until the backend is back.
-        let waits = scope.is_some_and(|scope| !scope.is_unjournaled());
+        let waits = waits_for_backend(scope);
         let since = self.world.monotonic();
         let committed = match waits {
             true => open.journal.commit_patiently(changes, &self.world.abort).await,
@@ -396,12 +401,12 @@ impl Egress {
         if let Some(scope) = scope {
             scope.note_wait(now.saturating_sub(since));
         }
-        let own = outcomes.split_off(sent_before.min(outcomes.len()));
+        let own = outcomes.pop();
         self.world.count_stale(&outcomes);
-        if let Some(Cas::Applied(version)) = own.last() {
-            self.count_journaled(&own);
+        if let Some(Cas::Applied(version)) = own {
+            self.world.metrics.outbox_journaled.increment();
             return Ok(match record.state {
-                OutboxState::InFlight => (Begun::InFlight(Stored { record, version: *version }), lane),
+                OutboxState::InFlight => (Begun::InFlight(Stored { record, version }), lane),
                 _ => (Begun::Waiting(record.key), lane),
             });
         }
@@ -433,9 +438,9 @@ enum Begun {
     Bypassed(Vec<(Content, Sent)>),
 }
 
-/// The first part comes last: where it is, all are.
-fn inserts(records: &[OutboxRecord]) -> Vec<Change> {
-    records.iter().rev().map(Change::insert).collect()
+/// Whether a send waits until a backend that is away is back, as its message does.
+fn waits_for_backend(scope: Option<&TurnScope>) -> bool {
+    scope.is_some_and(|scope| !scope.is_unjournaled())
 }
 
 fn dead(record: &OutboxRecord) -> SendError {

@@ -4,7 +4,8 @@ use super::Egress;
 use crate::core::content::{Content, ContentBody};
 use crate::core::error::{ChannelError, ErrorClass, Phase, StoreError};
 use crate::core::id::SendKey;
-use crate::core::journal::{OutboxRecord, Part, Send, Stored};
+use crate::core::journal::{Change, OutboxRecord, Part, Send, Stored};
+use crate::core::kv::Version;
 use crate::core::provider::TextLimit;
 use crate::core::split::{SPLITTER, split};
 use crate::core::time::Timestamp;
@@ -62,50 +63,85 @@ pub(super) fn is_foreign_part(record: &OutboxRecord) -> bool {
     record.previous_part().is_some()
 }
 
-impl Egress {
-    /// The keys of the parts after the first: `key#2`, `key#3` and so on. A send that has such a key for reasons of its own
-    /// keeps it.
-    async fn keys_of_parts(
-        &self,
-        open: &OpenJournal,
-        key: &SendKey,
-        count: usize,
-    ) -> Result<Vec<SendKey>, StoreError> {
-        if count < 2 {
-            return Ok(vec![key.clone()]);
-        }
-        let wanted: Vec<SendKey> = (2..=count).map(|n| SendKey::from(format!("{key}#{n}"))).collect();
-        let there = open.journal.outbox().get_all(&wanted).await?;
-        let keys = wanted.into_iter().zip(there).map(|(wanted, there)| match there {
-            Some(stored) if !is_foreign_part(&stored.record) => SendKey::from(format!("{wanted}~part")),
-            _ => wanted,
-        });
-        Ok(std::iter::once(key.clone()).chain(keys).collect())
-    }
+/// A send in one or more parts, all of which wait.
+pub(super) struct Parts {
+    pub(super) first: OutboxRecord,
+    /// What journals the others. They must be durable before the first is journaled: where it is, all are.
+    pub(super) others: Vec<Change>,
+    /// What the key of the first stands for already.
+    pub(super) known: Option<Stored<OutboxRecord>>,
+}
 
-    /// The records of a send in one or more parts, all of which wait.
-    pub(super) async fn waiting_parts(
+impl Egress {
+    /// Puts a send together from its parts. Their keys are `key#2`, `key#3` and so on; a send that has such a key for
+    /// reasons of its own keeps it. Parts that a crash left without a first one are written over.
+    pub(super) async fn parts(
         &self,
         open: &OpenJournal,
         send: &Send,
         contents: Vec<Content>,
         order: i64,
         now: Timestamp,
-    ) -> Result<Vec<OutboxRecord>, StoreError> {
-        let keys = self.keys_of_parts(open, &send.key, contents.len()).await?;
-        let records = contents.into_iter().enumerate().map(|(i, content)| {
-            let part = Part {
-                number: u32::try_from(i + 1).unwrap_or(u32::MAX),
-                previous: i.checked_sub(1).and_then(|before| keys.get(before).cloned()),
-                next: keys.get(i + 1).cloned(),
-                splitter: SPLITTER,
-            };
-            let fingerprint = send.fingerprint.filter(|_| i == 0);
-            let (key, chat, source) = (keys[i].clone(), send.chat.clone(), send.source.clone());
+    ) -> Result<Parts, StoreError> {
+        let mut keys: Vec<SendKey> = (1..=contents.len())
+            .map(|n| if n == 1 { send.key.clone() } else { SendKey::from(format!("{}#{n}", send.key)) })
+            .collect();
+        let several = keys.len() > 1;
+        let mut there = match several {
+            true => open.journal.outbox().get_all(&keys).await?.into_iter(),
+            false => Vec::new().into_iter(),
+        };
+        let known = there.next().flatten();
+        let mut left: Vec<Option<Version>> = vec![None; keys.len()];
+        for (n, stored) in there.enumerate().filter_map(|(n, stored)| Some((n + 1, stored?))) {
+            if is_foreign_part(&stored.record) {
+                left[n] = Some(stored.version);
+            } else {
+                keys[n] = SendKey::from(format!("{}~part", keys[n]));
+            }
+        }
+        let record = |n: usize, content: Content| {
+            let (key, chat, source) = (keys[n].clone(), send.chat.clone(), send.source.clone());
+            let fingerprint = send.fingerprint.filter(|_| n == 0);
             let record = OutboxRecord::waiting(Send { key, chat, content, fingerprint, source }, order, now);
-            if keys.len() > 1 { record.as_part(part) } else { record }
+            if !several {
+                return record;
+            }
+            record.as_part(Part {
+                number: u32::try_from(n + 1).unwrap_or(u32::MAX),
+                previous: n.checked_sub(1).map(|before| keys[before].clone()),
+                next: keys.get(n + 1).cloned(),
+                splitter: SPLITTER,
+            })
+        };
+        let mut records = contents.into_iter().enumerate().map(|(n, content)| record(n, content));
+        let first = records.next().unwrap_or_else(|| record(0, send.content.clone()));
+        let others = records.zip(&left[1..]).filter_map(|(record, left)| match left {
+            None => Some(Change::insert(&record)),
+            // With a first one, they are its own.
+            Some(_) if known.is_some() => None,
+            Some(version) => Some(Change::update(*version, &record)),
         });
-        Ok(records.collect())
+        let others = others.collect();
+        Ok(Parts { first, others, known })
+    }
+
+    /// Journals the parts after the first one.
+    pub(super) async fn journal_others(
+        &self,
+        open: &OpenJournal,
+        others: Vec<Change>,
+        waits: bool,
+    ) -> Result<(), StoreError> {
+        if others.is_empty() {
+            return Ok(());
+        }
+        let outcomes = match waits {
+            true => open.journal.commit_patiently(others, &self.world.abort).await?,
+            false => open.journal.commit(others).await?,
+        };
+        self.count_journaled(&outcomes);
+        Ok(())
     }
 
     /// A send and the other parts of its text, in order.

@@ -174,7 +174,9 @@ async fn a_part_that_waits_for_an_earlier_one_keeps_all_its_attempts() {
 
 #[tokio::test]
 async fn every_part_comes_exactly_once_whichever_write_fails() {
-    for fault in [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter] {
+    for fault in
+        [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter, Fault::CrashAmid]
+    {
         let mut n = 1;
         loop {
             let stage = stage_with(Resolve::Lookup, 10);
@@ -248,7 +250,9 @@ async fn a_journaled_text_that_is_over_the_limit_now_is_cut_by_the_sweeper() {
 
 #[tokio::test]
 async fn every_part_is_journaled_before_the_sweeper_sends_the_first() {
-    for fault in [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter] {
+    for fault in
+        [Fault::FailBefore, Fault::LoseAnswer, Fault::CrashBefore, Fault::CrashAfter, Fault::CrashAmid]
+    {
         for n in 2..10 {
             let mut stage = stage_with(Resolve::Lookup, 100);
             let life = stage.start(long);

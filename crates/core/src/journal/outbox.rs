@@ -225,6 +225,11 @@ impl OutboxRecord {
         self.part.as_ref()?.next.as_ref()
     }
 
+    /// Whether an attempt was ever charged to it.
+    pub fn was_attempted(&self) -> bool {
+        self.attempts > 0 || !self.revivals.is_empty()
+    }
+
     /// Whether it is neither finished nor left to the channel to say.
     pub fn is_unfinished(&self) -> bool {
         matches!(self.state, OutboxState::InFlight | OutboxState::Waiting)
