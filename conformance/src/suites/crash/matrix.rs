@@ -41,10 +41,10 @@ pub(super) fn cases() -> Vec<Case> {
         a_crash_after_a_write_under_resend: "the bot dies after every write: no reply is lost",
         a_crash_after_a_write_under_auto: "the bot dies after every write: no reply comes twice",
         a_crash_after_a_write_with_tokens: "the bot dies after every write: each reply comes once",
-        a_crash_amid_a_commit_under_skip: "the bot dies when one write of a commit is done, but for commits of parts: no reply comes twice",
-        a_crash_amid_a_commit_under_resend: "the bot dies when one write of a commit is done, but for commits of parts: no reply is lost",
-        a_crash_amid_a_commit_under_auto: "the bot dies when one write of a commit is done, but for commits of parts: no reply comes twice",
-        a_crash_amid_a_commit_with_tokens: "the bot dies when one write of a commit is done, but for commits of parts: each reply comes once",
+        a_crash_amid_a_commit_under_skip: "the bot dies when one write of a commit is done: no reply comes twice",
+        a_crash_amid_a_commit_under_resend: "the bot dies when one write of a commit is done: no reply is lost",
+        a_crash_amid_a_commit_under_auto: "the bot dies when one write of a commit is done: no reply comes twice",
+        a_crash_amid_a_commit_with_tokens: "the bot dies when one write of a commit is done: each reply comes once",
         random_faults_at_random_writes: "up to three random faults in several lives: what the policy promises",
     ]
 }
@@ -162,10 +162,7 @@ async fn at_every_point(context: &mut Context, faults: &[Fault], policy: Policy)
     let rounds = context.rounds();
     let mut runs = Runs::new(context);
     let mut reached = BTreeSet::new();
-    for (point, mut places) in places(policy).await? {
-        if faults.contains(&Fault::CrashAmid) {
-            places.retain(|(scenario, ..)| !cuts_parts(*scenario, point));
-        }
+    for (point, places) in places(policy).await? {
         // Random places, and at least one for each kind of fault.
         for fault in (0..rounds).flat_map(|_| faults) {
             let place = runs.below(places.len() as u64);
@@ -182,12 +179,6 @@ async fn at_every_point(context: &mut Context, faults: &[Fault], policy: Policy)
     let missing: Vec<_> = all_points(policy).filter(|point| !reached.contains(point)).collect();
     ensure!(missing.is_empty(), "nothing went wrong at {missing:?}");
     PASSED
-}
-
-/// The parts of a long text are journaled by one commit, and the outbox needs them all: until it can do with some of them,
-/// no process dies amid that commit here.
-fn cuts_parts(scenario: Scenario, point: WritePoint) -> bool {
-    scenario.has_parts && matches!(point, WritePoint::OutboxInsertWaiting | WritePoint::OutboxInsertInFlight)
 }
 
 /// The points that a bot reaches under a policy: where outcomes are known for sure or repeated, no send stays unknown.
@@ -217,10 +208,7 @@ async fn random_faults_at_random_writes(context: &mut Context) -> CaseResult {
         let policy = Policy::ALL[runs.below(Policy::ALL.len() as u64) as usize];
         let mut troubles = Vec::new();
         for life in 1..=1 + runs.below(MAX_TROUBLES) {
-            let fault = match Fault::ALL[runs.below(Fault::ALL.len() as u64) as usize] {
-                Fault::CrashAmid if scenario.has_parts => Fault::CrashAfter,
-                fault => fault,
-            };
+            let fault = Fault::ALL[runs.below(Fault::ALL.len() as u64) as usize];
             let place = Site::Commit(1 + runs.below(40));
             troubles.push(Trouble { life, place, fault });
         }

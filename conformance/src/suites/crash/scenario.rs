@@ -118,8 +118,6 @@ pub(super) struct Scenario {
     pub(super) messages: usize,
     /// Whether the story goes on until what is finished is removed.
     pub(super) purges: bool,
-    /// Whether a text is sent in parts.
-    pub(super) has_parts: bool,
 }
 
 impl Scenario {
@@ -142,7 +140,6 @@ impl Scenario {
             ],
             messages: 7,
             purges: false,
-            has_parts: true,
         },
         Self {
             name: "sends of every outcome",
@@ -158,7 +155,6 @@ impl Scenario {
             replies: &[("ana", &["reminder 1", "reminder 2", "lost", "count 1"])],
             messages: 3,
             purges: false,
-            has_parts: false,
         },
         Self {
             name: "operation",
@@ -174,7 +170,6 @@ impl Scenario {
             replies: &[("ben", &["healed", "count 1"])],
             messages: 2,
             purges: true,
-            has_parts: false,
         },
     ];
 
