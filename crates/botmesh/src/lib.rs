@@ -68,4 +68,8 @@ mod pages {
     mod first_bot {}
     #[doc = include_str!("../../../docs/en/durability.md")]
     mod durability {}
+    #[doc = include_str!("../../../docs/en/flows.md")]
+    mod flows {}
+    #[doc = include_str!("../../../docs/en/conversations.md")]
+    mod conversations {}
 }

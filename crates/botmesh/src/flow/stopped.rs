@@ -60,7 +60,7 @@ impl Stopped {
         let events = &ctx.world().events;
         match self {
             Self::Handler(error) | Self::Over(error, _) => {
-                events.error(failing("a flow", &**error), &**error)
+                events.error(failing("a flow", &**error), &**error);
             }
             Self::Store(error) => events.error("the checkpoint of a conversation", error),
             Self::Unsettled => events.failure("a flow", self.to_string()),
