@@ -1,10 +1,11 @@
 //! Whether the backend of the journals can be used, told once for each change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
 
 use crate::core::Bytes;
 use crate::core::error::{StoreError, StoreErrorKind};
@@ -19,6 +20,9 @@ pub(crate) struct Health {
     /// Spares the lock as long as everything works.
     down: AtomicBool,
     outage: Mutex<Outage>,
+    /// Why nothing can be written any more, whoever waits.
+    broken: OnceLock<String>,
+    breaks: CancellationToken,
 }
 
 #[derive(Default)]
@@ -37,7 +41,14 @@ enum Call {
 
 impl Health {
     pub(crate) fn new(events: EventBus, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { events, clock, down: AtomicBool::new(false), outage: Mutex::default() })
+        Arc::new(Self {
+            events,
+            clock,
+            down: AtomicBool::new(false),
+            outage: Mutex::default(),
+            broken: OnceLock::new(),
+            breaks: CancellationToken::new(),
+        })
     }
 
     /// The same backend, whose calls are watched.
@@ -50,11 +61,26 @@ impl Health {
         self.down.load(Ordering::Relaxed)
     }
 
+    /// Returns when nothing can be written any more.
+    pub(crate) async fn breaks(&self) {
+        self.breaks.cancelled().await;
+    }
+
+    /// Why nothing can be written any more.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
+    }
+
     fn note<T>(&self, call: Call, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match &result {
             Ok(_) if self.is_down() => self.worked(call),
             Ok(_) => {}
             Err(error) if is_outage(error) => self.failed(call, error),
+            // A damaged record is found when it is read; a write is refused so only by a backend that is damaged.
+            Err(error) if matches!(call, Call::Write) && error.kind() == StoreErrorKind::Corrupt => {
+                let _ = self.broken.set(describe(error));
+                self.breaks.cancel();
+            }
             Err(_) => {}
         }
         result

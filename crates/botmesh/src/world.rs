@@ -108,6 +108,19 @@ impl World {
         }
     }
 
+    /// Returns when nothing can be journaled any more.
+    pub(crate) async fn journal_breaks(&self) {
+        match &self.journal {
+            Some(open) => open.health.breaks().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Why nothing can be journaled any more.
+    pub(crate) fn why_broken(&self) -> Option<&str> {
+        self.journal.as_ref()?.health.broken()
+    }
+
     /// Whether a message is tried again when its handler fails.
     pub(crate) fn retries_handlers(&self) -> bool {
         let policy = self.journal.as_ref().map(|open| open.config.inbox.on_handler_error);

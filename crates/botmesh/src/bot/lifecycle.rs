@@ -56,6 +56,8 @@ pub(super) enum Over {
     SourceEnded,
     Failed(ChannelError),
     Superseded,
+    /// Nothing can be journaled any more.
+    JournalBroken,
 }
 
 impl Bot {
@@ -64,7 +66,7 @@ impl Bot {
     /// next start. A bot runs once.
     ///
     /// # Errors
-    /// The journals do not open, the channel fails for good, or another process took over this one's instance id.
+    /// The journals do not open or break, the channel fails for good, or another process took over this one's instance id.
     pub async fn run(&self) -> Result {
         let Some(definition) = self.take_definition() else {
             return Err("the bot has already run; build another one".into());
@@ -74,7 +76,11 @@ impl Bot {
         let over = engine.receive(&self.shared.stop).await;
         engine.stop(limits, &over).await;
         match over {
-            Over::Asked => Ok(()),
+            _ if engine.world.why_broken().is_some() => {
+                let why = engine.world.why_broken().unwrap_or_default();
+                Err(format!("the journals cannot be written any more; repair them and start again: {why}").into())
+            }
+            Over::Asked | Over::JournalBroken => Ok(()),
             Over::SourceEnded => match self.metrics() {
                 MetricsSnapshot { inbound_dead: 0, outbox_dead: 0, .. } => Ok(()),
                 MetricsSnapshot { inbound_dead, outbox_dead, .. } => Err(format!(
@@ -176,6 +182,7 @@ impl Engine {
             biased;
             () = stop.0.cancelled() => Over::Asked,
             () = world.superseded.cancelled() => Over::Superseded,
+            () = world.journal_breaks() => Over::JournalBroken,
             () = asked_to_end() => Over::Asked,
             over = &mut channel => {
                 // It may have been told to stop because of that.
@@ -244,6 +251,7 @@ impl Engine {
                 true => tokio::select! {
                     () = asked_to_end() => {}
                     () = self.world.superseded.cancelled() => {}
+                    () = self.world.journal_breaks() => {}
                 },
                 false => self.world.seams.clock.sleep(limit).await,
             }

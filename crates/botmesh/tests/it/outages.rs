@@ -1,5 +1,6 @@
 //! A backend that is away for a while, from any of its writes on, costs no message and doubles none.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use botmesh::core::kv::{Caps, Cursor, DurableKv, Entry, Op, Outcome, Range};
 use botmesh::core::memory::MemoryKv;
 use botmesh::core::provider::Resolve;
 use botmesh::core::time::{Clock, Timestamp};
-use botmesh::{Durability, OutboxConfig};
+use botmesh::{Ctx, Durability, OutboxConfig};
 use botmesh_testing::VirtualClock;
 
 use crate::journals::{MESSAGES, REPLIES, desk};
@@ -87,6 +88,63 @@ impl Plan {
 
 fn away() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "shaky", "call", "away for a while")
+}
+
+/// Journals that refuse every write from some moment on, as files do after a failed sync.
+struct BreakingKv {
+    inner: Arc<dyn DurableKv>,
+    broken: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl DurableKv for BreakingKv {
+    fn scoped(&self, scope: &str) -> Arc<dyn DurableKv> {
+        Arc::new(Self { inner: self.inner.scoped(scope), broken: Arc::clone(&self.broken) })
+    }
+
+    async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(StoreError::new(StoreErrorKind::Corrupt, "test", "commit", "the disk gave up"));
+        }
+        self.inner.commit(ops).await
+    }
+
+    async fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Entry>>, StoreError> {
+        self.inner.get(keys).await
+    }
+
+    async fn scan(
+        &self,
+        range: Range,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.inner.scan(range, after, limit).await
+    }
+
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+}
+
+#[tokio::test]
+async fn a_bot_whose_journals_break_ends_and_says_why() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let inner: Arc<dyn DurableKv> = Arc::new(MemoryKv::new());
+    let kv = BreakingKv { inner: Arc::clone(&inner), broken: Arc::clone(&broken) };
+    let stage = Stage::with_kv(Resolve::Never, Arc::new(kv));
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await }));
+    life.say("m1", "hi", 1).await;
+    life.settled().await;
+    broken.store(true, Ordering::Relaxed);
+    assert!(!life.deliver(Inbound::text("m2", "ana", "lost?")).await, "the channel keeps it");
+    life.until("the end of the bot", || life.ended.get().is_some()).await;
+    let why = life.ended.get().and_then(|ended| ended.clone().err()).expect("an error");
+    assert!(why.contains("the disk gave up") && why.contains("start again"), "{why}");
+    broken.store(false, Ordering::Relaxed);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await }));
+    assert_eq!(life.say("m2", "lost?", 1).await, ["lost?"]);
+    life.stop().await;
 }
 
 #[async_trait]
