@@ -2,16 +2,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::definition::{CancelWords, OnIncompatible};
+use super::history::{Fault, History};
 use super::live::Task;
 use super::run::{AnyFlow, Progress, Start};
 use super::saver::Saver;
 use super::stopped::Stopped;
-use super::talk::{Driven, Idle, Talk};
+use super::talk::{Driven, Fed, Idle, Talk};
 use super::{Answer, Ask};
 use crate::core::content::Content;
 use crate::core::error::{LeaseLost, SendError};
@@ -26,7 +27,7 @@ type Run = Box<dyn Fn(Conv) -> Boxed<Result<(), Error>> + Send + Sync>;
 /// with [`BotBuilder::conversation`](crate::BotBuilder::conversation), enter it by name like a flow.
 ///
 /// It lives in memory: a restart of the process ends it, and so does a message of its chat that another process handles.
-/// Use a [`Flow`](crate::Flow) for what must survive.
+/// What must survive is [replayable](Self::replayable), or a [`Flow`](crate::Flow).
 ///
 /// Its code runs only while a message of its chat is handled, and that message's turn is held until the code asks again
 /// or ends, at most for [`TurnsConfig::settle`](crate::TurnsConfig::settle).
@@ -37,6 +38,7 @@ pub struct Conversation {
     cancel: CancelWords,
     on_timeout: Option<Content>,
     on_interrupted: OnIncompatible,
+    replayable: bool,
 }
 
 /// A conversation of this name.
@@ -55,10 +57,24 @@ where
         cancel: CancelWords::default(),
         on_timeout: None,
         on_interrupted: OnIncompatible::Drop,
+        replayable: false,
     }
 }
 
 impl Conversation {
+    /// Lets the conversation survive the end of its process. What it said, which answers it got and what its effects
+    /// ([`Conv::run`]) came to is kept in the bot's store; a process that does not have it in memory runs it again from the
+    /// beginning, with all that in place of the world, and goes on from there.
+    ///
+    /// So its code must do the same again given the same answers: what differs from run to run (time, random numbers, other
+    /// services, the user's state) belongs into [`Conv::run`], and it does one thing after the other. If it does something
+    /// else, as changed code may, the event `flow:incompatible` tells both histories, and
+    /// [`on_interrupted`](Self::on_interrupted) decides. It may do 1,000 things and remember 256 KiB.
+    pub fn replayable(mut self) -> Self {
+        self.replayable = true;
+        self
+    }
+
     /// Ends the conversation when the user writes one of these words, and says this.
     pub fn cancel_on<const N: usize>(mut self, words: [&str; N], say: impl Into<Content>) -> Self {
         self.cancel = CancelWords::new(&words, say.into());
@@ -106,6 +122,21 @@ impl Conv {
     /// As [`Ctx::reply`].
     pub async fn say(&self, content: impl Into<Content>) -> Result<Sent, SendError> {
         self.talk.say(content.into()).await
+    }
+
+    /// Does something whose result may differ from run to run. In a [replayable](Conversation::replayable) conversation
+    /// the result is stored before the code goes on, and a later run takes it from there, also if it is an error. If the
+    /// process ends between the effect and that write, the effect happens again. Elsewhere it simply happens.
+    ///
+    /// # Errors
+    /// The effect's own, or a result that cannot be kept as JSON.
+    pub async fn run<T, F, Fut>(&self, name: &str, effect: F) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        self.talk.run(name, effect).await
     }
 
     /// Waits, and keeps the chat's turn meanwhile: messages of the user are handled afterwards. Counts to
@@ -172,6 +203,47 @@ impl std::fmt::Debug for Conv {
 struct Talking {
     talk: Talk,
     code: Boxed<Result<(), Error>>,
+    input: Arc<Value>,
+}
+
+/// What is stored of replayable code.
+#[derive(Deserialize)]
+struct Replay {
+    input: Value,
+    history: Value,
+}
+
+impl Talking {
+    /// What is stored.
+    fn state(&self) -> Result<Value, Stopped> {
+        let state = self.talk.history(|history| {
+            serde_json::to_value(history.entries())
+                .map(|history| json!({ "input": &*self.input, "history": history }))
+        });
+        state.unwrap_or(Ok(Value::Null)).map_err(|error| Stopped::Handler(error.into()))
+    }
+}
+
+impl Conversation {
+    fn start(&self, talk: Talk, input: Value) -> Talking {
+        let input = Arc::new(input);
+        let conv = Conv { talk: talk.clone(), input: Arc::clone(&input) };
+        Talking { talk, code: (self.run)(conv), input }
+    }
+
+    /// Runs the code again.
+    fn replay(&self, ctx: &Ctx, state: Value, next: Option<Fed>) -> Result<Talking, Stopped> {
+        if !self.replayable {
+            let reason = "it was in the memory of a process, which gave it up";
+            return Err(Stopped::Incompatible(reason.to_owned()));
+        }
+        let unreadable = |error: serde_json::Error| {
+            Stopped::Incompatible(format!("what is stored does not load: {error}"))
+        };
+        let Replay { input, history } = serde_json::from_value(state).map_err(unreadable)?;
+        let history = History::read(history).map_err(unreadable)?;
+        Ok(self.start(Talk::replayable(ctx.clone(), history, next), input))
+    }
 }
 
 #[async_trait]
@@ -189,7 +261,7 @@ impl AnyFlow for Conversation {
     }
 
     fn is_persistent(&self) -> bool {
-        false
+        self.replayable
     }
 
     fn on_incompatible(&self) -> &OnIncompatible {
@@ -208,40 +280,61 @@ impl AnyFlow for Conversation {
         Vec::new()
     }
 
+    fn replays(&self) -> bool {
+        self.replayable
+    }
+
     fn calls(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    async fn advance(&self, ctx: &Ctx, start: Start, _: &Saver<'_>) -> Result<Progress, Stopped> {
+    async fn advance(&self, ctx: &Ctx, start: Start, saver: &Saver<'_>) -> Result<Progress, Stopped> {
         let mut talking = match start {
             Start::Beginning(input) => {
-                let talk = Talk::new(ctx.clone(), None);
-                let conv = Conv { talk: talk.clone(), input: Arc::new(input.unwrap_or_default()) };
-                Talking { talk, code: (self.run)(conv) }
+                let talk = match self.replayable {
+                    true => Talk::replayable(ctx.clone(), History::default(), None),
+                    false => Talk::new(ctx.clone(), None),
+                };
+                self.start(talk, input.unwrap_or_default())
             }
             Start::Live { task, fed } => {
                 let talking = downcast::<Talking>(task)?;
                 talking.talk.feed(ctx.clone(), fed);
                 talking
             }
-            Start::At { .. } | Start::Returned { .. } => {
-                let reason = "it was in the memory of a process, which gave it up";
-                return Err(Stopped::Incompatible(reason.to_owned()));
+            Start::At { state, answer, .. } => self.replay(ctx, state, answer.map(Fed::Answer))?,
+            Start::TimedOut(state) => self.replay(ctx, state, Some(Fed::TimedOut))?,
+            Start::Returned { .. } => {
+                return Err(Stopped::Incompatible("a conversation calls no flows".to_owned()));
             }
         };
-        match talking.talk.drive(&mut talking.code).await {
-            Driven::Finished(Ok(())) => Ok(Progress::Ended(Value::Null)),
-            Driven::Finished(Err(error)) => Err(match Stopped::by_code(error) {
-                Stopped::Handler(error) => Stopped::Over(error, None),
-                stopped => stopped,
-            }),
-            Driven::Waits(waits) => Ok(Progress::Waiting {
-                step: String::new(),
-                state: Some(Value::Null),
-                timeout: waits.timeout,
-                midway: Some(waits.midway),
-                live: Some((talking.talk.idle(), Box::new(talking))),
-            }),
+        loop {
+            match talking.talk.drive(&mut talking.code).await {
+                Driven::Finished(Ok(())) => return Ok(Progress::Ended(Value::Null)),
+                Driven::Finished(Err(error)) => {
+                    return Err(match Stopped::by_code(error) {
+                        Stopped::Handler(error) => Stopped::Over(error, None),
+                        stopped => stopped,
+                    });
+                }
+                Driven::Saves => {
+                    saver.save_running("", talking.state()?).await?;
+                    talking.talk.saved();
+                }
+                Driven::Stuck(fault @ Fault::Diverged(_)) => {
+                    return Err(Stopped::Incompatible(fault.describe()));
+                }
+                Driven::Stuck(fault) => return Err(Stopped::Over(fault.describe().into(), None)),
+                Driven::Waits(waits) => {
+                    return Ok(Progress::Waiting {
+                        step: String::new(),
+                        state: Some(talking.state()?),
+                        timeout: waits.timeout,
+                        midway: Some(waits.midway).filter(|_| !self.replayable),
+                        live: Some((talking.talk.idle(), Box::new(talking))),
+                    });
+                }
+            }
         }
     }
 }

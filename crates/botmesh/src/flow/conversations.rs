@@ -456,6 +456,9 @@ impl Conversations {
                     self.put_back(key, live);
                     Due::Live(overdue)
                 }
+                None if self.flows.get(&overdue.checkpoint.flow).is_some_and(|flow| flow.replays()) => {
+                    Due::Live(overdue)
+                }
                 None => Due::Ended(overdue),
             }));
         }
@@ -483,13 +486,16 @@ impl Conversations {
     ) -> Result<Option<EndedConversation>, Stopped> {
         let key = ctx.conversation();
         let Overdue { checkpoint, persistent, .. } = overdue;
-        let Some(live) = self.live.take(&key) else { return Ok(None) };
+        let live = self.live.take(&key);
         let (_, vacancy) = self.load(&key).await?;
-        let Checkpoint { state, callers, input, sends, .. } = checkpoint;
+        let Checkpoint { flow, state, callers, input, sends, .. } = checkpoint;
         let input = input.map(|record| (record, sends));
-        let mut stored = Stored { persistent, vacancy, callers, state, input };
-        let start = Start::Live { task: live.task, fed: Fed::TimedOut };
-        self.advance(ctx, &live.flow, start, &mut stored).await
+        let mut stored = Stored { persistent, vacancy, callers, state: state.clone(), input };
+        let start = match live {
+            Some(live) => Start::Live { task: live.task, fed: Fed::TimedOut },
+            None => Start::TimedOut(state),
+        };
+        self.advance(ctx, self.find(&flow)?, start, &mut stored).await
     }
 
     /// Ends a conversation whose wait is over.

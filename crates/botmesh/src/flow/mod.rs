@@ -6,6 +6,7 @@ mod conversations;
 mod definition;
 mod entry;
 mod form;
+mod history;
 mod live;
 mod prompt;
 mod run;

@@ -59,6 +59,11 @@ impl Answer {
         Self { text: ctx.text().to_owned(), inbound: ctx.shared_inbound() }
     }
 
+    /// An answer that was given before.
+    pub(super) fn recorded(text: String, inbound: Inbound) -> Self {
+        Self { text, inbound: Arc::new(inbound) }
+    }
+
     /// The text without spaces around it: of the message, its caption or the pressed button.
     pub fn text(&self) -> &str {
         self.text.trim()

@@ -35,6 +35,10 @@ pub(crate) trait AnyFlow: Send + Sync {
     /// What is said if this answer cancels it.
     fn cancel(&self, answer: &Answer) -> Option<&Content>;
     fn problems(&self) -> Vec<String>;
+    /// Whether its code runs again from what is stored, so that it can be told that a wait is over.
+    fn replays(&self) -> bool {
+        false
+    }
     /// The flows that it calls.
     fn calls(&self) -> Vec<&str>;
 
@@ -48,6 +52,8 @@ pub(crate) enum Start {
     Beginning(Option<Value>),
     /// At a step, with its answer if it was waiting for one.
     At { step: String, version: u32, state: Value, answer: Option<Answer> },
+    /// In code that runs again from this, and whose wait is over.
+    TimedOut(Value),
     /// At a step that called another flow, with the state in which that ended.
     Returned { step: String, version: u32, state: Value, result: Value },
     /// In the middle of its code.
@@ -310,6 +316,7 @@ impl<S: FlowState> Flow<S> {
                 let (at, state) = self.place(&step, version, state)?;
                 Ok((at, shared(state), With::Result(result)))
             }
+            Start::TimedOut(_) => Err(Stopped::TimedOut),
             Start::Live { task, fed } => {
                 let working = downcast::<Working<S>>(task)?;
                 working.c.talk.feed(ctx.clone(), fed);
@@ -346,6 +353,9 @@ impl<S: FlowState> Flow<S> {
             Driven::Finished(step) => {
                 ctx.scope().return_keys();
                 step.map(ControlFlow::Continue).map_err(Stopped::by_code)
+            }
+            Driven::Saves | Driven::Stuck(_) => {
+                Err(Stopped::Incompatible("a step has no history".to_owned()))
             }
             Driven::Waits(waits) => Ok(ControlFlow::Break(Progress::Waiting {
                 step: id.to_owned(),

@@ -3,18 +3,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use thiserror::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error as ThisError;
 
 use super::Answer;
+use super::history::{Doing, Entry, Fault, History, Known, Outcome};
 use super::prompt::AskAgain;
+use crate::Result;
 use crate::core::content::Content;
 use crate::core::error::{LeaseLost, SendError};
 use crate::core::store::Midway;
 use crate::dispatch::Ctx;
 use crate::egress::{Boxed, KeyPosition, Sent};
+use crate::events::describe;
 
 /// Why a question has no answer.
-#[derive(Debug, Error)]
+#[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum AskError {
     /// The question was not sent.
@@ -47,6 +52,12 @@ struct State {
     /// The answer to the first question, which was asked when the code ran before.
     known: Option<Answer>,
     idle: Option<Idle>,
+    /// What the code did so far, if it is replayable.
+    history: Option<History>,
+    /// What the history's next wait comes to.
+    next: Option<Fed>,
+    /// Set while the code waits for its history to be stored.
+    saving: Option<Waker>,
 }
 
 enum Wait {
@@ -73,6 +84,10 @@ pub(super) enum Driven<T> {
     Finished(T),
     /// It waits for the user.
     Waits(Waits),
+    /// It waits for its history to be stored; then [`Talk::saved`] is called.
+    Saves,
+    /// It cannot go on.
+    Stuck(Fault),
 }
 
 /// What the code waits for.
@@ -85,9 +100,99 @@ impl Talk {
     /// For code that begins. If it ran before and had asked its first question, `known` is the answer to it.
     pub(super) fn new(ctx: Ctx, known: Option<Answer>) -> Self {
         let first_keys = ctx.scope().key_position();
-        let state =
-            State { ctx, wait: Wait::Nothing, asking: false, questions: 0, first_keys, known, idle: None };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new(Mutex::new(State {
+            ctx,
+            wait: Wait::Nothing,
+            asking: false,
+            questions: 0,
+            first_keys,
+            known,
+            idle: None,
+            history: None,
+            next: None,
+            saving: None,
+        })))
+    }
+
+    /// For replayable code that did this before, and then waited for this.
+    pub(super) fn replayable(ctx: Ctx, history: History, next: Option<Fed>) -> Self {
+        let talk = Self::new(ctx, None);
+        let mut state = talk.lock();
+        (state.history, state.next) = (Some(history), next);
+        drop(state);
+        talk
+    }
+
+    /// Looks at the history; code that is not replayable has none.
+    pub(super) fn history<T>(&self, look: impl FnOnce(&History) -> T) -> Option<T> {
+        self.lock().history.as_ref().map(look)
+    }
+
+    /// The history is stored.
+    pub(super) fn saved(&self) {
+        if let Some(waker) = self.lock().saving.take() {
+            waker.wake();
+        }
+    }
+
+    /// Does something, or takes from the history what came of it before. Code that does something else than before never
+    /// goes on.
+    async fn known(&self, doing: Doing<'_>) -> Option<Entry> {
+        let known = self.lock().history.as_mut().map_or(Known::New, |history| history.next(&doing));
+        match known {
+            Known::Done(entry) => Some(entry),
+            Known::New => None,
+            Known::Never => std::future::pending().await,
+        }
+    }
+
+    async fn record(&self, entry: impl FnOnce() -> Entry) {
+        let faulty = match &mut self.lock().history {
+            None => false,
+            Some(history) => {
+                history.record(entry());
+                history.fault().is_some()
+            }
+        };
+        if faulty {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Does something once, and remembers what came of it before the code goes on.
+    pub(super) async fn run<T, Fut>(&self, name: &str, effect: impl FnOnce() -> Fut) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        Fut: Future<Output = Result<T>>,
+    {
+        let result = match self.known(Doing::Run(name)).await {
+            Some(Entry::Ran { result, .. }) => result,
+            _ => {
+                let result = effect().await;
+                if self.lock().history.is_none() {
+                    return result;
+                }
+                let result = match result {
+                    Ok(value) => Ok(serde_json::to_value(value)?),
+                    Err(error) => Err(describe(&*error)),
+                };
+                let (name, recorded) = (name.to_owned(), result.clone());
+                self.record(|| Entry::Ran { name, result: recorded }).await;
+                let mut asked = false;
+                poll_fn(|context| {
+                    let mut state = self.lock();
+                    if asked && state.saving.is_none() {
+                        return Poll::Ready(());
+                    }
+                    asked = true;
+                    state.saving = Some(context.waker().clone());
+                    Poll::Pending
+                })
+                .await;
+                result
+            }
+        };
+        Ok(serde_json::from_value(result?)?)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -121,26 +226,39 @@ impl Talk {
     pub(super) async fn drive<T>(&self, work: &mut Boxed<T>) -> Driven<T> {
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Driven::Finished(value)),
-            Poll::Pending => match self.waits() {
-                Some(waits) => Poll::Ready(Driven::Waits(waits)),
-                None => Poll::Pending,
-            },
+            Poll::Pending => self.resting().map_or(Poll::Pending, Poll::Ready),
         })
         .await
     }
 
-    fn waits(&self) -> Option<Waits> {
+    fn resting<T>(&self) -> Option<Driven<T>> {
         let state = self.lock();
+        if let Some(fault) = state.history.as_ref().and_then(History::fault) {
+            return Some(Driven::Stuck(fault.clone()));
+        }
+        if state.saving.is_some() {
+            return Some(Driven::Saves);
+        }
         let Wait::Answer { timeout, .. } = state.wait else { return None };
         let first = state.first_keys.clone().filter(|_| state.questions == 1);
         let (key_base, first_send) = first.map(|keys| (keys.base, keys.next)).unzip();
         let midway =
             Midway { question: state.questions, key_base, first_send: first_send.unwrap_or_default() };
-        Some(Waits { midway, timeout })
+        Some(Driven::Waits(Waits { midway, timeout }))
     }
 
     pub(super) async fn say(&self, content: Content) -> Result<Sent, SendError> {
-        self.ctx().reply(content).await
+        if let Some(Entry::Said { outcome, .. }) = self.known(Doing::Say(&content)).await {
+            return outcome.result();
+        }
+        if self.lock().history.is_none() {
+            return self.ctx().reply(content).await;
+        }
+        let result = self.ctx().reply(content.clone()).await;
+        if let Some(outcome) = Outcome::of(&result) {
+            self.record(|| Entry::said(&content, outcome)).await;
+        }
+        result
     }
 
     /// Asks until an answer is accepted. Every try is the same question.
@@ -193,7 +311,10 @@ impl Talk {
 
     pub(super) async fn sleep(&self, duration: Duration) -> Result<(), LeaseLost> {
         let ctx = self.ctx();
-        ctx.world().seams.clock.sleep(duration).await;
+        if self.known(Doing::Sleep).await.is_none() {
+            ctx.world().seams.clock.sleep(duration).await;
+            self.record(|| Entry::Slept).await;
+        }
         ctx.scope().turn().check()
     }
 }
@@ -203,7 +324,20 @@ struct Asking<'a>(&'a Talk);
 
 impl Asking<'_> {
     async fn answer(&self, timeout: Option<Duration>) -> Result<Answer, AskError> {
-        match poll_fn(|context| self.poll(timeout, context)).await {
+        let known: Option<Fed> = self.0.known(Doing::Wait).await.and_then(Into::into);
+        let fed = match known {
+            Some(fed) => fed,
+            None => {
+                let next = self.0.lock().next.take();
+                let fed = match next {
+                    Some(fed) => fed,
+                    None => poll_fn(|context| self.poll(timeout, context)).await,
+                };
+                self.0.record(|| Entry::fed(&fed)).await;
+                fed
+            }
+        };
+        match fed {
             Fed::Answer(answer) => Ok(answer),
             Fed::TimedOut => Err(AskError::TimedOut),
         }

@@ -22,6 +22,7 @@ mod order;
 mod outages;
 mod owners;
 mod queues;
+mod replays;
 mod routes;
 mod scopes;
 mod sends;
