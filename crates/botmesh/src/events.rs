@@ -146,6 +146,19 @@ pub enum BotEvent {
         /// Its name.
         name: String,
     },
+    /// The time of occurrences of a task had gone by when they were found.
+    TaskMissed {
+        /// The task.
+        task: String,
+        /// The id of what was put down; `None` if the task is repeated.
+        id: Option<String>,
+        /// When the earliest of them was to run.
+        scheduled: Timestamp,
+        /// How many of them do not run; at most about 1,000 are counted.
+        missed: u32,
+        /// The one that runs, late or in place of the others; `None` if none does.
+        runs: Option<Timestamp>,
+    },
     /// A wait of a flow ran out.
     FlowTimeout {
         /// The conversation.
@@ -178,6 +191,7 @@ impl BotEvent {
             Self::FlowIncompatible { .. } => "flow:incompatible",
             Self::ConversationDropped { .. } => "conversation:dropped",
             Self::FlowTimeout { .. } => "flow:timeout",
+            Self::TaskMissed { .. } => "scheduler:missed",
         }
     }
 }
@@ -209,6 +223,14 @@ impl fmt::Display for BotEvent {
             Self::FlowIncompatible { key, flow, reason } => write!(f, " {flow} of {key}: {reason}"),
             Self::ConversationDropped { key, name } => write!(f, " {name} of {key}"),
             Self::FlowTimeout { key, flow } => write!(f, " {flow} of {key}"),
+            Self::TaskMissed { task, id, scheduled, missed, runs } => {
+                let (slash, id) = id.as_deref().map_or(("", ""), |id| ("/", id));
+                write!(f, " {task}{slash}{id} from {scheduled}: {missed} do not run, ")?;
+                match runs {
+                    Some(at) => write!(f, "the one of {at} does"),
+                    None => write!(f, "none does"),
+                }
+            }
         }
     }
 }

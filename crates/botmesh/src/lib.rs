@@ -11,6 +11,7 @@ mod heartbeat;
 mod intake;
 mod lanes;
 mod metrics;
+mod scheduler;
 mod sweeper;
 mod turns;
 mod world;
@@ -33,6 +34,9 @@ pub use flow::{
     MigrateError, OnIncompatible, Prompt, Step, conversation, field, flow,
 };
 pub use metrics::{HistogramSnapshot, MetricsSnapshot};
+pub use scheduler::{
+    Cancel, LastRun, Missed, Put, Schedule, ScheduleError, TaskCtx, TaskHandler, TaskInfo, TaskPage, Tasks,
+};
 
 /// What handlers may fail with: any error.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -55,7 +59,7 @@ pub mod prelude {
     };
     pub use crate::{
         Answer, AskError, Bot, BotEvent, Conv, Ctx, Durability, Flow, FlowCtx, FlowState, Pattern, Result,
-        Step, command, conversation, field, flow, interaction, regex,
+        Schedule, Step, TaskCtx, command, conversation, field, flow, interaction, regex,
     };
 }
 
@@ -72,4 +76,6 @@ mod pages {
     mod flows {}
     #[doc = include_str!("../../../docs/en/conversations.md")]
     mod conversations {}
+    #[doc = include_str!("../../../docs/en/scheduler.md")]
+    mod scheduler {}
 }

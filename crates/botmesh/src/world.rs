@@ -8,14 +8,14 @@ use tokio_util::task::TaskTracker;
 use crate::bot::{Durability, OnHandlerError};
 use crate::core::error::{Cas, LeaseLost, LeaseLostReason, StoreError};
 use crate::core::id::{ChatId, MessageId, ParticipantId};
-use crate::core::journal::{Change, Journal, Leased};
+use crate::core::journal::{Change, InboxRecord, Journal, Leased};
 use crate::core::kv::Version;
 use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
 use crate::egress::{Backlog, Echoes, Unrecorded};
-use crate::events::{BotEvent, EventBus};
+use crate::events::{BotEvent, DeadKind, EventBus};
 use crate::health::Health;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -182,6 +182,13 @@ impl World {
         for _ in outcomes.iter().filter(|outcome| matches!(outcome, Cas::Lost)) {
             self.metrics.stale_leases.increment();
         }
+    }
+
+    /// A message was given up.
+    pub(crate) fn tell_dead_message(&self, record: InboxRecord) {
+        self.metrics.inbound_dead.increment();
+        let (id, error) = (record.id.to_string(), record.error.unwrap_or_default());
+        self.events.emit(BotEvent::Dead { kind: DeadKind::Inbound, id, error });
     }
 
     /// Commits changes that nobody waits for.

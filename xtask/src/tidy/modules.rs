@@ -25,6 +25,7 @@ const ONE_WAY: &[(&str, &[&str])] = &[
     ("egress", &["dispatch", "flow"]),
     ("flow", &["intake", "sweeper"]),
     ("intake", &["dispatch", "egress"]),
+    ("scheduler", &["flow", "intake", "sweeper", "turns"]),
 ];
 
 pub(super) fn core_is_pure(tree: &Tree) -> Vec<Finding> {

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Bot, Durability, TokioSpawner, TurnsConfig};
 use crate::core::content::Content;
@@ -13,6 +14,7 @@ use crate::core::store::Store;
 use crate::dispatch::{Ctx, Handler, HookVerdict, IntoOutcome, Pattern, Routes, boxed};
 use crate::egress::{SendHooks, Sent};
 use crate::flow::{AnyFlow, Conv, Conversation, Flow, FlowState, conversation};
+use crate::scheduler::{Registry, Schedule, TaskHandler};
 use crate::{Error, Result};
 
 /// Puts a bot together. Nothing runs before [`Bot::run`].
@@ -29,6 +31,7 @@ pub struct BotBuilder {
     routes: Routes,
     sends: SendHooks,
     flows: Vec<Arc<dyn AnyFlow>>,
+    tasks: Registry,
 }
 
 impl BotBuilder {
@@ -45,6 +48,7 @@ impl BotBuilder {
             routes: Routes::default(),
             sends: SendHooks::default(),
             flows: Vec::new(),
+            tasks: Registry::default(),
         }
     }
 
@@ -138,6 +142,33 @@ impl BotBuilder {
         self
     }
 
+    /// Registers a durable task: each occurrence runs once, on whichever process finds it due, also after a restart. One
+    /// that fails or is cut short runs again, with the attempts and delays of [`InboxConfig`](crate::InboxConfig), and then
+    /// becomes a dead letter. Needs [`durability`](Self::durability).
+    pub fn task(mut self, name: impl Into<String>, schedule: Schedule, handler: impl TaskHandler) -> Self {
+        self.tasks.add(name.into(), schedule, handler);
+        self
+    }
+
+    /// Registers a task in memory: every process runs it, at the whole multiples of `period`. It is not retried, what is
+    /// missed is left out, and it does not run while it still runs.
+    pub fn every(mut self, period: Duration, handler: impl TaskHandler) -> Self {
+        self.tasks.add_plain("every", Schedule::every(period), handler);
+        self
+    }
+
+    /// Registers a task in memory as [`every`](Self::every), at the times of a cron expression in a time zone; see
+    /// [`Schedule::cron`].
+    pub fn cron(
+        mut self,
+        expression: impl Into<String>,
+        zone: impl Into<String>,
+        handler: impl TaskHandler,
+    ) -> Self {
+        self.tasks.add_plain("cron", Schedule::cron(expression, zone), handler);
+        self
+    }
+
     /// Runs before each message, in the order of registration: may change its text or end its handling.
     pub fn before_message<F, Fut>(mut self, hook: F) -> Self
     where
@@ -199,13 +230,16 @@ impl BotBuilder {
             ));
         }
         let flows = check_flows(self.flows)?;
-        if self.routes.when.is_empty() && self.routes.otherwise.is_none() {
+        let seams = self.seams.unwrap_or_else(|| Seams::system(Arc::new(TokioSpawner)));
+        let poll = self.durability.as_ref().map(|durability| durability.poll);
+        if self.routes.when.is_empty() && self.routes.otherwise.is_none() && self.tasks.is_empty() {
             return Err(ConfigError::new(
                 "routes",
                 "are missing, so that nothing would ever be answered",
-                "call `.when(…)` or `.otherwise(…)`",
+                "call `.when(…)`, `.otherwise(…)` or `.task(…)`",
             ));
         }
+        let tasks = self.tasks.check(poll, seams.clock.now())?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         Ok(Bot::new(super::Definition {
             provider,
@@ -215,10 +249,11 @@ impl BotBuilder {
             turns: self.turns,
             log_messages: self.log_messages,
             max_media_bytes: self.max_media_bytes,
-            seams: self.seams.unwrap_or_else(|| Seams::system(Arc::new(TokioSpawner))),
+            seams,
             routes: self.routes,
             sends: self.sends,
             flows,
+            tasks,
         }))
     }
 }

@@ -28,6 +28,7 @@ use crate::heartbeat::keep_session;
 use crate::intake::Intake;
 use crate::lanes::Lanes;
 use crate::metrics::MetricsSnapshot;
+use crate::scheduler::Scheduler;
 use crate::sweeper::{Busy, Sweeper};
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
@@ -122,6 +123,7 @@ impl Engine {
             routes,
             sends,
             flows,
+            tasks,
         } = definition;
         let journal = match durability {
             Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
@@ -151,7 +153,14 @@ impl Engine {
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
         let conversations = Conversations::new(flows, store, limits);
-        let dispatcher = Dispatcher::new(Arc::clone(&world), Arc::clone(&egress), routes, conversations);
+        let scheduler = Scheduler::new(Arc::clone(&world), Arc::clone(&egress), tasks);
+        let dispatcher = Dispatcher::new(
+            Arc::clone(&world),
+            Arc::clone(&egress),
+            routes,
+            conversations,
+            Arc::clone(&scheduler),
+        );
         let turns =
             Turns::new(Arc::clone(&world), Arc::clone(&coordinator), dispatcher, limits.max_concurrent);
         let backlog = Arc::new(Semaphore::new(limits.max_backlog));
@@ -161,14 +170,9 @@ impl Engine {
         let sink = Arc::new(Sink { intake: Arc::clone(&intake), egress });
         let _ = bot.shared.running.set(Running::of(&sweeper));
         let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
-        if let Some(open) = &world.journal {
-            let heart = Box::pin(keep_session(Arc::clone(&world)));
-            if let Err(error) = world.seams.spawner.spawn_thread("session", heart) {
-                open.journal.end_session().await?;
-                return Err(format!("the thread that renews the session cannot be started: {error}").into());
-            }
-        }
+        start_heart(&world).await?;
         world.spawn_tracked("sweeper", sweeper.run());
+        scheduler.start();
         world.events.emit(BotEvent::Started);
         Ok(Self { world, turns, intake, sink, coordinator, backlog, sweeping, busy })
     }
@@ -271,6 +275,16 @@ impl Drop for Engine {
         self.world.abort.cancel();
         self.world.ended.cancel();
     }
+}
+
+async fn start_heart(world: &Arc<World>) -> Result<(), Error> {
+    let Some(open) = &world.journal else { return Ok(()) };
+    let heart = Box::pin(keep_session(Arc::clone(world)));
+    if let Err(error) = world.seams.spawner.spawn_thread("session", heart) {
+        open.journal.end_session().await?;
+        return Err(format!("the thread that renews the session cannot be started: {error}").into());
+    }
+    Ok(())
 }
 
 async fn waits_for_retry(open: &OpenJournal) -> Result<bool, StoreError> {

@@ -29,6 +29,7 @@ use crate::events::{BotEvent, EventBus};
 use crate::flow::AnyFlow;
 use crate::intake::Intake;
 use crate::metrics::{Metrics, MetricsSnapshot};
+use crate::scheduler::{Registered, Tasks};
 use crate::sweeper::Sweeper;
 use crate::turns::Turns;
 use crate::world::World;
@@ -52,6 +53,7 @@ struct Definition {
     routes: Routes,
     sends: SendHooks,
     flows: HashMap<String, Arc<dyn AnyFlow>>,
+    tasks: Registered,
 }
 
 /// A bot. Cheap to clone; clones are the same bot.
@@ -150,6 +152,12 @@ impl Bot {
         let Running { world, wake, .. } = self.shared.running.get()?;
         let journal = world.journal.as_ref()?.journal.clone();
         Some(Journals::new(journal, Arc::clone(world), Arc::clone(wake)))
+    }
+
+    /// What durable tasks are to run and when. `None` before the bot runs.
+    pub fn tasks(&self) -> Option<Tasks> {
+        let running = self.shared.running.get()?;
+        Some(Tasks::new(Arc::clone(running.turns.dispatcher().scheduler())))
     }
 
     /// Asks the bot to stop; [`run`](Self::run) returns when it has. May be called from a handler.

@@ -11,6 +11,7 @@ use crate::core::store::ChatState;
 use crate::core::time::Timestamp;
 use crate::egress::{Egress, Sent, TurnScope};
 use crate::flow::Entry;
+use crate::scheduler::{Scheduler, Tasks};
 use crate::world::World;
 use crate::{Error, Result};
 
@@ -31,6 +32,7 @@ pub struct Ctx {
 struct Inner {
     world: Arc<World>,
     egress: Arc<Egress>,
+    scheduler: Arc<Scheduler>,
     scope: Arc<TurnScope>,
     inbound: Arc<Inbound>,
     media_unavailable: Option<MediaUnavailable>,
@@ -44,6 +46,7 @@ impl Ctx {
     pub(crate) fn new(
         world: Arc<World>,
         egress: Arc<Egress>,
+        scheduler: Arc<Scheduler>,
         scope: Arc<TurnScope>,
         (inbound, media_unavailable): (Arc<Inbound>, Option<MediaUnavailable>),
         (received, last_attempt): (Timestamp, bool),
@@ -53,8 +56,18 @@ impl Ctx {
         let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
         let entry = Mutex::new(None);
-        let inner =
-            Inner { world, egress, scope, inbound, media_unavailable, received, last_attempt, user, entry };
+        let inner = Inner {
+            world,
+            egress,
+            scheduler,
+            scope,
+            inbound,
+            media_unavailable,
+            received,
+            last_attempt,
+            user,
+            entry,
+        };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }
     }
 
@@ -189,6 +202,11 @@ impl Ctx {
         content: impl Into<Content>,
     ) -> Result<Sent, SendError> {
         self.inner.egress.send(Some(&self.inner.scope), Some(key.into()), self.chat(), content.into()).await
+    }
+
+    /// What durable tasks are to run later.
+    pub fn tasks(&self) -> Tasks {
+        Tasks::new(Arc::clone(&self.inner.scheduler)).counting_from(self.inner.received)
     }
 
     /// Enters a flow with its default state, or a conversation. It begins when the handler returned. Called in a step of a

@@ -22,6 +22,7 @@ use crate::core::time::Timestamp;
 use crate::egress::{Boxed, Egress, TurnScope};
 pub(crate) use crate::flow::EndedConversation;
 use crate::flow::{Conversations, Due, Entry, Overdue, Resumed, Stopped, own_event};
+use crate::scheduler::{Scheduler, is_task};
 use crate::turns::Work;
 use crate::world::World;
 pub use ctx::Ctx;
@@ -81,6 +82,7 @@ pub(crate) struct Dispatcher {
     egress: Arc<Egress>,
     routes: Routes,
     conversations: Conversations,
+    scheduler: Arc<Scheduler>,
 }
 
 impl Dispatcher {
@@ -89,8 +91,13 @@ impl Dispatcher {
         egress: Arc<Egress>,
         routes: Routes,
         conversations: Conversations,
+        scheduler: Arc<Scheduler>,
     ) -> Self {
-        Self { world, egress, routes, conversations }
+        Self { world, egress, routes, conversations, scheduler }
+    }
+
+    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
     }
 
     pub(crate) fn conversations(&self) -> &Conversations {
@@ -98,10 +105,14 @@ impl Dispatcher {
     }
 
     pub(crate) async fn handle(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
+        if is_task(&work.inbound.chat) {
+            return self.run_task(scope, work).await;
+        }
         let (world, egress) = (Arc::clone(&self.world), Arc::clone(&self.egress));
         let inbound = media::to_run(&*world.provider, work);
+        let scheduler = Arc::clone(&self.scheduler);
         let arrived = (work.received, self.is_last_attempt(work));
-        let mut ctx = Ctx::new(world, egress, Arc::clone(scope), inbound, arrived);
+        let mut ctx = Ctx::new(world, egress, scheduler, Arc::clone(scope), inbound, arrived);
         if let Some(entry) = Entry::of(ctx.inbound()) {
             return entered(&ctx, self.conversations.enter_from_outside(&ctx, entry).await);
         }
@@ -128,6 +139,15 @@ impl Dispatcher {
     fn is_last_attempt(&self, work: &Work) -> bool {
         let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return true };
         stored.record.attempts >= open.config.inbox.max_attempts
+    }
+
+    async fn run_task(&self, scope: &Arc<TurnScope>, work: &Work) -> Handled {
+        let attempt = work.record.as_ref().map_or(1, |stored| stored.record.attempts);
+        let verdict = match self.scheduler.run(scope, &work.inbound, attempt).await {
+            Ok(()) => Verdict::Done,
+            Err(error) => Verdict::Failed(error),
+        };
+        Handled { verdict, ended: None }
     }
 
     async fn converse_or_route(&self, ctx: &Ctx) -> Handled {
@@ -219,7 +239,8 @@ impl Dispatcher {
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn.clone(), None, Some(base), true));
         let inbound = Arc::new(own_event(key.clone(), "botmesh:timeout", &id, Value::Null));
         let arrived = (world.now(), true);
-        let ctx = Ctx::new(world, Arc::clone(&self.egress), Arc::clone(&scope), (inbound, None), arrived);
+        let (egress, scheduler) = (Arc::clone(&self.egress), Arc::clone(&self.scheduler));
+        let ctx = Ctx::new(world, egress, scheduler, Arc::clone(&scope), (inbound, None), arrived);
         let going_on = AssertUnwindSafe(self.conversations.time_out_live(&ctx, overdue)).catch_unwind();
         let outcome = scope.drive(std::pin::pin!(going_on)).await;
         self.world.record_in_background(scope.close());

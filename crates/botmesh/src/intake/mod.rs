@@ -14,6 +14,7 @@ use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{AdmitError, Admitted};
+use crate::scheduler::is_task;
 use crate::turns::{Slot, Turns, Work};
 use crate::world::{OpenJournal, World};
 use recent::Recent;
@@ -81,7 +82,10 @@ impl Intake {
     pub(crate) async fn readmit(&self, stored: Stored<InboxRecord>) {
         let Ok(permit) = self.room().await else { return };
         let slot = self.turns.reserve(stored.record.inbound.conversation());
-        self.world.metrics.inbound_replayed.increment();
+        // The occurrence of a task comes this way also when it runs for the first time.
+        if stored.record.attempts > 0 || !is_task(&stored.record.inbound.chat) {
+            self.world.metrics.inbound_replayed.increment();
+        }
         let inbound = Arc::clone(&stored.record.inbound);
         let received = stored.record.received;
         let suspect = |open: &OpenJournal| stored.record.is_suspect(open.config.inbox.max_attempts);
@@ -211,6 +215,9 @@ fn check(inbound: &Inbound) -> Result<(), AdmitError> {
             let problem = format!("its {name} id has {} bytes, not 1 to {MAX_ID}", id.len());
             return Err(AdmitError::Invalid(problem));
         }
+    }
+    if is_task(&inbound.chat) {
+        return Err(AdmitError::Invalid(format!("the chat id `{}` is reserved for tasks", inbound.chat)));
     }
     if inbound.record_id().as_str().len() > MAX_RECORD_ID {
         return Err(AdmitError::Invalid(format!("its ids have together more than {MAX_RECORD_ID} bytes")));

@@ -116,6 +116,10 @@ metrics! {
         outbox_bypassed,
         /// Completions that came too late, after somebody else took the record over.
         stale_leases,
+        /// Runs of durable tasks, each attempt counted.
+        task_runs,
+        /// Occurrences of durable tasks that did not run because their time had gone by.
+        tasks_missed,
         /// Replays that sent something else under the same key.
         outbox_diverged,
     }
@@ -149,8 +153,12 @@ impl Counter {
     }
 
     pub(crate) fn increment(&self) {
-        self.value.fetch_add(1, Ordering::Relaxed);
-        self.emitted.increment(1);
+        self.add(1);
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.value.fetch_add(n, Ordering::Relaxed);
+        self.emitted.increment(n);
     }
 }
 

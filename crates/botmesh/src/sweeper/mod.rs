@@ -14,9 +14,10 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Leased, Owner, Stored, Unreadable};
+use crate::core::kv::Version;
 use crate::egress::Egress;
-use crate::events::{BotEvent, DeadKind};
 use crate::intake::Intake;
+use crate::scheduler::Taken;
 use crate::turns::Turns;
 use crate::world::{OpenJournal, World};
 pub(crate) use busy::Busy;
@@ -65,8 +66,9 @@ impl Sweeper {
         turns: Arc<Turns>,
         egress: Arc<Egress>,
     ) -> Self {
+        let wake = turns.dispatcher().scheduler().wake();
         let sending = Arc::new(Semaphore::new(MAX_SENDING));
-        let (wake, sweeping, busy, clean, noted) = Default::default();
+        let (sweeping, busy, clean, noted) = Default::default();
         let (purging, told) = Default::default();
         Self { world, intake, turns, egress, wake, sweeping, busy, sending, clean, noted, purging, told }
     }
@@ -93,7 +95,8 @@ impl Sweeper {
 
     async fn recover(&self, open: &OpenJournal) -> Result<(), StoreError> {
         self.note_chats_with_sends(open).await?;
-        self.adopt_orphans(open).await
+        self.adopt_orphans(open).await?;
+        self.turns.dispatcher().scheduler().ensure(open).await
     }
 
     /// Waits for the next sweep; `false` if the bot stops.
@@ -201,26 +204,46 @@ impl Sweeper {
             return Ok(());
         }
         let (owner, now) = (open.journal.owner(), self.world.now());
-        let max_attempts = open.config.inbox.max_attempts;
-        let adopted: Vec<Stored<InboxRecord>> = records
+        let (max_attempts, scheduler) = (open.config.inbox.max_attempts, self.turns.dispatcher().scheduler());
+        let taken: Vec<(Version, Taken)> = records
             .into_iter()
             .filter_map(|Stored { record, version }| {
-                Some(Stored { record: record.adopt(&owner, max_attempts, now).ok()?, version })
+                Some((version, scheduler.take(&record, &owner, max_attempts, now)?))
             })
             .collect();
-        let changes = adopted.iter().map(|stored| Change::update(stored.version, &stored.record)).collect();
+        let letters: Vec<Change> =
+            taken.iter().filter_map(|(_, taken)| taken.letter.as_ref().map(Change::insert)).collect();
+        if !letters.is_empty() {
+            // What is there already was written by somebody who did not get further.
+            open.journal.commit(letters).await?;
+        }
+        let changes = taken.iter().map(|(version, taken)| Change::update(*version, &taken.record)).collect();
         let outcomes = open.journal.commit(changes).await?;
-        for (Stored { record, .. }, outcome) in adopted.into_iter().zip(outcomes) {
-            let Cas::Applied(version) = outcome else { continue };
-            if record.state == InboxState::Dead {
-                self.world.metrics.inbound_dead.increment();
-                let (id, error) = (record.id.to_string(), record.error.unwrap_or_default());
-                self.world.events.emit(BotEvent::Dead { kind: DeadKind::Inbound, id, error });
-            } else {
-                self.intake.readmit(Stored { record, version }).await;
+        for ((_, taken), outcome) in taken.into_iter().zip(outcomes) {
+            if let Cas::Applied(version) = outcome {
+                self.took(taken, version).await;
             }
         }
         Ok(())
+    }
+
+    /// Goes on with a record that is this process's own now.
+    async fn took(&self, taken: Taken, version: Version) {
+        let Taken { record, letter, missed } = taken;
+        if let Some((event, missed)) = missed {
+            self.world.metrics.tasks_missed.add(missed.into());
+            self.world.events.emit(event);
+        }
+        match record.state {
+            InboxState::Queued => self.intake.readmit(Stored { record, version }).await,
+            _ => {
+                self.turns.dispatcher().scheduler().wake_if_due(&record);
+                let over = letter.unwrap_or(record);
+                if over.state == InboxState::Dead {
+                    self.world.tell_dead_message(over);
+                }
+            }
+        }
     }
 
     /// Does what is due in conversations without a message of their user.

@@ -18,7 +18,8 @@ use crate::core::kv::Version;
 use crate::core::time::Timestamp;
 use crate::dispatch::{EndedConversation, Handled, Verdict, panic_text};
 use crate::egress::{TurnScope, Unrecorded};
-use crate::events::{BotEvent, DeadKind, describe};
+use crate::events::{BotEvent, describe};
+use crate::scheduler::key_base;
 use crate::world::OpenJournal;
 
 const TAKING: &str = "taking a turn";
@@ -179,9 +180,11 @@ impl Turns {
         if let Some(open) = &self.world.journal {
             let lapses = self.lapses();
             let ending = finished.as_ref().and_then(|finished| self.ending(open, finished));
+            let (ending, letter) = self.conclude(ending);
             let beginning = next.as_ref().and_then(|work| beginning(open, work, self.world.now()));
             let Unrecorded { mut changes, answered } =
                 finished.as_mut().map(|finished| std::mem::take(&mut finished.sent)).unwrap_or_default();
+            changes.extend(letter.iter().map(Change::insert));
             changes.extend(
                 ending.iter().chain(&beginning).map(|stored| Change::update(stored.version, &stored.record)),
             );
@@ -197,7 +200,8 @@ impl Turns {
                         next = next.and_then(|work| begun(work, beginning, outcome, lapses));
                     }
                     self.world.count_stale(&outcomes);
-                    self.tell_if_dead(ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_)))));
+                    let ended = ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_))));
+                    self.tell_ended(ended.map(|ended| ended.record), letter);
                 }
                 Err(error) => {
                     // Nothing is lost: what is not acknowledged runs again, and what has not begun waits in the inbox.
@@ -239,13 +243,23 @@ impl Turns {
         record.ok().map(|record| Stored { record, version: stored.version })
     }
 
-    fn tell_if_dead(&self, ended: Option<Stored<InboxRecord>>) {
-        let Some(Stored { record, .. }) = ended.filter(|ended| ended.record.state == InboxState::Dead) else {
-            return;
-        };
-        self.world.metrics.inbound_dead.increment();
-        let (id, error) = (record.id.to_string(), record.error.unwrap_or_default());
-        self.world.events.emit(BotEvent::Dead { kind: DeadKind::Inbound, id, error });
+    /// What becomes of a record that is over; see [`Scheduler::conclude`](crate::scheduler::Scheduler::conclude).
+    fn conclude(
+        &self,
+        ending: Option<Stored<InboxRecord>>,
+    ) -> (Option<Stored<InboxRecord>>, Option<InboxRecord>) {
+        let Some(Stored { record, version }) = ending else { return (None, None) };
+        let (record, letter) = self.dispatcher.scheduler().conclude(record, self.world.now());
+        (Some(Stored { record, version }), letter)
+    }
+
+    fn tell_ended(&self, ended: Option<InboxRecord>, letter: Option<InboxRecord>) {
+        let Some(ended) = ended else { return };
+        self.dispatcher.scheduler().wake_if_due(&ended);
+        let ended = letter.unwrap_or(ended);
+        if ended.state == InboxState::Dead {
+            self.world.tell_dead_message(ended);
+        }
     }
 
     /// What comes after the acknowledgement. Gives the turn and the share of the backlog back.
@@ -271,7 +285,8 @@ impl Turns {
             }
         };
         let record = work.record.as_ref().map(|stored| stored.record.id.clone());
-        let base = record.as_ref().map(ToString::to_string);
+        let base =
+            record.as_ref().map(|record| key_base(&work.inbound).unwrap_or_else(|| record.to_string()));
         let span = tracing::info_span!("message", record = base.as_deref(), chat = %work.inbound.chat);
         let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), record, base, work.replay)
             .begun(work.record.as_ref().map(|stored| stored.version), work.lapses);

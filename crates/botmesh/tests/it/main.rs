@@ -24,6 +24,7 @@ mod owners;
 mod queues;
 mod replays;
 mod routes;
+mod scheduler;
 mod scopes;
 mod sends;
 mod settings;

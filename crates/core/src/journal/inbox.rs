@@ -14,6 +14,8 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InboxState {
+    /// The occurrence of a task, due later. Costs no attempt.
+    Scheduled,
     /// Taken over and waiting for its turn. Costs no attempt.
     Queued,
     /// Its handler runs, or the process died while it ran. The attempt is charged.
@@ -29,6 +31,7 @@ pub enum InboxState {
 impl InboxState {
     fn name(self) -> &'static str {
         match self {
+            Self::Scheduled => "scheduled",
             Self::Queued => "queued",
             Self::Working => "working",
             Self::Waiting => "waiting",
@@ -104,6 +107,26 @@ impl InboxRecord {
         Self { state: InboxState::Working, attempts: 1, ..Self::queued(inbound, order, owner, now) }
     }
 
+    /// The occurrence of a task, for whoever finds it due.
+    pub fn scheduled(inbound: Arc<Inbound>, due: Timestamp, now: Timestamp) -> Self {
+        Self {
+            v: FORMAT,
+            id: inbound.record_id(),
+            state: InboxState::Scheduled,
+            attempts: 0,
+            crashes: 0,
+            owner: None,
+            order: due.as_millis().saturating_mul(1000),
+            received: due,
+            changed: now,
+            due: Some(due),
+            error: None,
+            media: None,
+            revivals: Vec::new(),
+            inbound,
+        }
+    }
+
     fn refused(&self, transition: &'static str) -> Refused {
         Refused { id: self.id.to_string(), state: self.state.name(), transition }
     }
@@ -135,7 +158,7 @@ impl InboxRecord {
                     format!("{} attempts ended without completing, probably with the process", self.attempts);
                 Ok(Self { owner: None, error: Some(error), ..self.in_state(InboxState::Dead, now) })
             }
-            InboxState::Queued | InboxState::Working | InboxState::Waiting => {
+            InboxState::Scheduled | InboxState::Queued | InboxState::Working | InboxState::Waiting => {
                 let crashes = self.crashes.saturating_add((self.state == InboxState::Working).into());
                 Ok(Self { crashes, owner: Some(owner.clone()), ..self.in_state(InboxState::Queued, now) })
             }
@@ -205,6 +228,46 @@ impl InboxRecord {
         Ok(Self { attempts: self.attempts.saturating_sub(1), ..self.in_state(InboxState::Queued, now) })
     }
 
+    /// The next occurrence of a repeated task takes the place of this one, under the same id and with a fresh budget of
+    /// attempts.
+    ///
+    /// # Errors
+    /// It is still being processed.
+    pub fn reschedule(&self, inbound: Arc<Inbound>, due: Timestamp, now: Timestamp) -> Result<Self, Refused> {
+        if self.is_in_process() {
+            return Err(self.refused("be rescheduled"));
+        }
+        Ok(Self { id: self.id.clone(), ..Self::scheduled(inbound, due, now) })
+    }
+
+    /// The occurrence of a task is done without a run.
+    ///
+    /// # Errors
+    /// It is not scheduled.
+    pub fn skip(&self, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != InboxState::Scheduled {
+            return Err(self.refused("be skipped"));
+        }
+        Ok(self.in_state(InboxState::Done, now))
+    }
+
+    /// The occurrence of a task is given up without a run.
+    ///
+    /// # Errors
+    /// It is not scheduled.
+    pub fn abandon(&self, error: &str, now: Timestamp) -> Result<Self, Refused> {
+        if self.state != InboxState::Scheduled {
+            return Err(self.refused("be abandoned"));
+        }
+        Ok(Self { error: Some(truncated(error, MAX_ERROR)), ..self.in_state(InboxState::Dead, now) })
+    }
+
+    /// The same, as the record of another event.
+    #[must_use]
+    pub fn for_event(&self, inbound: Arc<Inbound>) -> Self {
+        Self { id: inbound.record_id(), inbound, ..self.clone() }
+    }
+
     /// Whether the process may have ended because of it: it was being worked on when the process ended, twice or before
     /// the last attempt.
     pub fn is_suspect(&self, max_attempts: u32) -> bool {
@@ -262,6 +325,7 @@ impl Record for InboxRecord {
     fn index(&self) -> Index {
         let place = match self.state {
             InboxState::Queued | InboxState::Working => self.order,
+            InboxState::Scheduled => self.due.unwrap_or(self.changed).as_millis(),
             InboxState::Waiting | InboxState::Done | InboxState::Dead => self.changed.as_millis(),
         };
         Index { due: self.due, list: Some((Self::bucket(self.state), place)) }
@@ -274,6 +338,7 @@ impl Record for InboxRecord {
             InboxState::Waiting => 3,
             InboxState::Done => 4,
             InboxState::Dead => 5,
+            InboxState::Scheduled => 6,
         }
     }
 }

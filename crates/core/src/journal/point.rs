@@ -85,7 +85,8 @@ enum Put {
 }
 
 impl WritePoint {
-    /// Which write this is; `None` for one that the journals never make.
+    /// Which write this is; `None` for one that the journals never make for messages and sends: those of tasks have no
+    /// points of their own.
     pub fn of(op: &Op) -> Option<Self> {
         let journal = *op.key().first()?;
         let (expect, value) = match op {
@@ -118,6 +119,7 @@ impl WritePoint {
         match (put, state) {
             (Put::Insert, InboxState::Queued) => Some(Self::InboxInsertQueued),
             (Put::Insert, InboxState::Working) => Some(Self::InboxInsertWorking),
+            (_, InboxState::Scheduled) => None,
             (Put::Insert, InboxState::Waiting | InboxState::Done | InboxState::Dead) => None,
             (Put::Update, InboxState::Queued) => Some(Self::InboxQueue),
             (Put::Update, InboxState::Working) => Some(Self::InboxBegin),

@@ -40,8 +40,13 @@ fn queued() -> InboxRecord {
     )
 }
 
+fn scheduled() -> InboxRecord {
+    InboxRecord::scheduled(Arc::new(Inbound::text("7", "ana", "hi")), LATER, NOW)
+}
+
 fn inbox(state: InboxState) -> InboxRecord {
     let record = match state {
+        InboxState::Scheduled => Ok(scheduled()),
         InboxState::Queued => Ok(queued()),
         InboxState::Working => Ok(working()),
         InboxState::Waiting => working().fail("no", LATER, MAX_ATTEMPTS, NOW),
@@ -51,17 +56,32 @@ fn inbox(state: InboxState) -> InboxRecord {
     record.expect("a record in this state")
 }
 
-/// State and attempts after each transition, `None` where it is refused: start, adopt, finish, fail, release, replay.
+/// State and attempts after each transition, `None` where it is refused: start, adopt, finish, fail, release, replay,
+/// reschedule, skip.
 #[test]
 fn an_inbound_record_takes_only_the_transitions_of_its_state() {
-    use InboxState::{Dead, Done, Queued, Waiting, Working};
-    type Row = (InboxState, [Option<(InboxState, u32)>; 6]);
-    let rows: [Row; 5] = [
-        (Queued, [Some((Working, 1)), Some((Queued, 0)), None, None, None, None]),
-        (Working, [None, Some((Queued, 1)), Some((Done, 1)), Some((Waiting, 1)), Some((Queued, 0)), None]),
-        (Waiting, [None, Some((Queued, 1)), None, None, None, Some((Waiting, 0))]),
-        (Done, [None, None, None, None, None, Some((Waiting, 0))]),
-        (Dead, [None, None, None, None, None, Some((Waiting, 0))]),
+    use InboxState::{Dead, Done, Queued, Scheduled, Waiting, Working};
+    type Row = (InboxState, [Option<(InboxState, u32)>; 8]);
+    let (again, next, skipped) = (Some((Waiting, 0)), Some((Scheduled, 0)), Some((Done, 0)));
+    let rows: [Row; 6] = [
+        (Scheduled, [None, Some((Queued, 0)), None, None, None, again, next, skipped]),
+        (Queued, [Some((Working, 1)), Some((Queued, 0)), None, None, None, None, None, None]),
+        (
+            Working,
+            [
+                None,
+                Some((Queued, 1)),
+                Some((Done, 1)),
+                Some((Waiting, 1)),
+                Some((Queued, 0)),
+                None,
+                None,
+                None,
+            ],
+        ),
+        (Waiting, [None, Some((Queued, 1)), None, None, None, again, next, None]),
+        (Done, [None, None, None, None, None, again, next, None]),
+        (Dead, [None, None, None, None, None, again, next, None]),
     ];
     for (state, expected) in rows {
         let record = inbox(state);
@@ -74,9 +94,24 @@ fn an_inbound_record_takes_only_the_transitions_of_its_state() {
             after(record.fail("no", LATER, MAX_ATTEMPTS, NOW)),
             after(record.release(NOW)),
             after(record.replay(None, NOW)),
+            after(record.reschedule(Arc::clone(&record.inbound), LATER, NOW)),
+            after(record.skip(NOW)),
         ];
         assert_eq!(found, expected, "{state:?}");
     }
+}
+
+#[test]
+fn a_scheduled_record_is_found_when_it_is_due_and_listed_by_it() {
+    use botmesh_core::journal::Record;
+    let record = scheduled();
+    assert_eq!((record.index().due, record.index().list), (Some(LATER), Some((6, 9_000))));
+    let mut spent = inbox(InboxState::Dead);
+    spent.crashes = 2;
+    let next = spent.reschedule(Arc::new(Inbound::text("8", "ana", "hi")), LATER, NOW).expect("a transition");
+    let state = (next.id.as_str(), next.inbound.event.as_str(), next.crashes, next.error.clone(), next.due);
+    assert_eq!(state, ("m/ana/7", "8", 0, None, Some(LATER)));
+    assert_eq!(spent.for_event(Arc::new(Inbound::text("8", "ana", "hi"))).id.as_str(), "m/ana/8");
 }
 
 #[test]
