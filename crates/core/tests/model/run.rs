@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
                 let of = |old: &Row<InboxRecord>| (old.held.record.state, old.held.record.attempts);
                 story.runs += u32::from(old.map(of) != Some((InboxState::Working, next.attempts)));
             }
-            InboxState::Queued | InboxState::Waiting | InboxState::Dead => {}
+            InboxState::Scheduled | InboxState::Queued | InboxState::Waiting | InboxState::Dead => {}
         }
     }
 
