@@ -252,13 +252,19 @@ impl Talk {
             return outcome.result();
         }
         if self.lock().history.is_none() {
-            return self.ctx().reply(content).await;
+            return self.send(content).await;
         }
-        let result = self.ctx().reply(content.clone()).await;
+        let result = self.send(content.clone()).await;
         if let Some(outcome) = Outcome::of(&result) {
             self.record(|| Entry::said(&content, outcome)).await;
         }
         result
+    }
+
+    /// A send takes far more memory than waiting code may hold, so it has a place of its own.
+    async fn send(&self, content: Content) -> Result<Sent, SendError> {
+        let ctx = self.ctx();
+        Box::pin(ctx.reply(content)).await
     }
 
     /// Asks until an answer is accepted. Every try is the same question.
