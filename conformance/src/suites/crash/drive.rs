@@ -228,7 +228,7 @@ impl Play {
 
     async fn unfinished(&self) -> Result<Vec<String>, Failure> {
         let mut left = Vec::new();
-        for state in [InboxState::Queued, InboxState::Working, InboxState::Waiting] {
+        for state in [InboxState::Queued, InboxState::Working, InboxState::Waiting, InboxState::Scheduled] {
             left.extend(self.inbox(state).await?.iter().map(|record| format!("{} is {state:?}", record.id)));
         }
         for state in [OutboxState::InFlight, OutboxState::Waiting, OutboxState::Unknown] {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError, OutboxConfig};
+use botmesh::{BotBuilder, InboxConfig, OnAmbiguous, OnHandlerError, OutboxConfig, Schedule, TaskCtx};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::provider::{Capabilities, Resolve, TextLimit, TextUnit};
 use botmesh_core::split::split;
@@ -114,14 +114,14 @@ pub(super) struct Scenario {
     pub(super) acts: &'static [Act],
     /// What each chat is told, in order. `LONG` stands for its parts.
     replies: &'static [(&'static str, &'static [&'static str])],
-    /// How many messages users write.
+    /// How many messages users write, and tasks run.
     pub(super) messages: usize,
     /// Whether the story goes on until what is finished is removed.
     pub(super) purges: bool,
 }
 
 impl Scenario {
-    pub(super) const ALL: [Self; 3] = [
+    pub(super) const ALL: [Self; 4] = [
         Self {
             name: "a conversation",
             acts: &[
@@ -170,6 +170,18 @@ impl Scenario {
             replies: &[("ben", &["healed", "count 1"])],
             messages: 2,
             purges: true,
+        },
+        Self {
+            name: "tasks",
+            acts: &[
+                Act::Says("ana", "later"),
+                Act::Waits(60),
+                Act::Says("ana", "later again"),
+                Act::Waits(60),
+            ],
+            replies: &[("ana", &["later", "later again"]), ("ben", &["reminder"])],
+            messages: 3,
+            purges: false,
         },
     ];
 
@@ -220,12 +232,31 @@ pub(super) fn bot(bot: BotBuilder, healed: &Arc<AtomicBool>) -> BotBuilder {
                 say(&c, "healed").await
             }
         })
+        .when("later", |c: Ctx| async move { remind(&c, "later", true).await })
+        .when("later again", |c: Ctx| async move { remind(&c, "later again", false).await })
+        .task("reminder", Schedule::on_demand(), |task: TaskCtx| async move {
+            match task.payload::<bool>()? {
+                true => told(task.send("ben", "reminder").await),
+                false => Ok(()),
+            }
+        })
         .flow(order)
+}
+
+/// Schedules the one reminder there is. Only the first has something to say: a second one that comes before the first has
+/// run changes nothing.
+async fn remind(c: &Ctx, text: &str, tells: bool) -> Result {
+    c.tasks().after(Duration::from_secs(10), "reminder", "ben", &tells).await?;
+    say(c, text).await
 }
 
 /// Replies. What is left to the background, or given up, needs no further care of the handler.
 async fn say(c: &Ctx, text: &str) -> Result {
-    match c.reply(text).await {
+    told(c.reply(text).await)
+}
+
+fn told(result: Result<botmesh::Sent, SendError>) -> Result {
+    match result {
         Ok(_) | Err(SendError::Deferred { .. } | SendError::Dead { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -41,6 +41,10 @@ points! {
     InboxInsertQueued = "inbox.insert-queued",
     /// An event arrives and starts at once.
     InboxInsertWorking = "inbox.insert-working",
+    /// A task is to run once.
+    InboxInsertScheduled = "inbox.insert-scheduled",
+    /// A task is to run again.
+    InboxSchedule = "inbox.schedule",
     /// An unfinished event is adopted, or goes back to its place.
     InboxQueue = "inbox.queue",
     /// The turn of an event came, or its next attempt: the attempt is charged.
@@ -85,8 +89,8 @@ enum Put {
 }
 
 impl WritePoint {
-    /// Which write this is; `None` for one that the journals never make for messages and sends: those of tasks have no
-    /// points of their own.
+    /// Which write this is; `None` for one that the journals never make, but for the dead letter of a repeated task that
+    /// goes on.
     pub fn of(op: &Op) -> Option<Self> {
         let journal = *op.key().first()?;
         let (expect, value) = match op {
@@ -119,7 +123,8 @@ impl WritePoint {
         match (put, state) {
             (Put::Insert, InboxState::Queued) => Some(Self::InboxInsertQueued),
             (Put::Insert, InboxState::Working) => Some(Self::InboxInsertWorking),
-            (_, InboxState::Scheduled) => None,
+            (Put::Insert, InboxState::Scheduled) => Some(Self::InboxInsertScheduled),
+            (Put::Update, InboxState::Scheduled) => Some(Self::InboxSchedule),
             (Put::Insert, InboxState::Waiting | InboxState::Done | InboxState::Dead) => None,
             (Put::Update, InboxState::Queued) => Some(Self::InboxQueue),
             (Put::Update, InboxState::Working) => Some(Self::InboxBegin),
