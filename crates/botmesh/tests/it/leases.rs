@@ -556,7 +556,7 @@ async fn k03_a_thousand_starts_leave_only_a_few_sessions() {
     // The lease and one poll.
     stage.clock.advance(62 * SECOND).await;
     // One more looks.
-    let sessions = stage.journal().await.sessions().await.expect("the sessions");
+    let sessions = stage.journal("the test").await.sessions().await.expect("the sessions");
     assert!(sessions.len() <= 12, "{} sessions are left", sessions.len());
     live.stop().await;
 }

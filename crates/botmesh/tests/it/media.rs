@@ -139,7 +139,7 @@ async fn a_retry_in_the_background_finds_the_media() {
     let life = stage.start_with(Durability::default().with_instance_id("other"), shows);
     life.settled().await;
     let working = record(&life).await;
-    let journal = stage.journal().await;
+    let journal = stage.journal("the test").await;
     let now = journal.now().await.expect("the time");
     let waiting = working.fail("the store was away", now + Duration::from_secs(5), 5, now).expect("working");
     let stored = journal.inbox().get(&working.id).await.expect("a reading").expect("the message");
@@ -273,7 +273,7 @@ async fn a_stored_reference_that_is_unknown_or_tampered_with_costs_the_media_and
         die_with(&stage, photo(&stage)).await;
         let life = stage.start_with(Durability::default().with_instance_id("tamperer"), shows);
         life.settled().await;
-        let journal = stage.journal().await;
+        let journal = stage.journal("the test").await;
         let mut tampered = record(&life).await;
         tampered.media = Some(JournaledMedia::from(stored.clone()));
         let version = journal.inbox().get(&tampered.id).await.expect("a reading").expect("it").version;

@@ -118,7 +118,7 @@ async fn a_record_that_cannot_be_read_is_told_once() {
 
 /// Leaves dead letters of both journals, and sends of unknown outcome.
 async fn leave_dead(stage: &Stage, inbound: usize, outbound: usize, unknown: usize) {
-    let (journal, now) = (stage.journal().await, stage.clock.now());
+    let (journal, now) = (stage.journal("the test").await, stage.clock.now());
     let owner = journal.owner();
     let mut changes = Vec::new();
     for n in 0..inbound {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use botmesh::BotBuilder;
 use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::{Change, InboxRecord, Journal};
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
 use tokio::sync::Semaphore;
@@ -119,5 +120,28 @@ async fn a_backend_that_is_away_for_a_while_costs_no_message() {
     life.journal.set_down(false);
     assert_eq!(life.say("m1", "1", 1).await, ["1"]);
     assert_eq!(life.say("m2", "2", 1).await, ["2"]);
+    life.stop().await;
+}
+
+/// Case A11.
+#[tokio::test]
+async fn what_a_dead_process_left_is_found_behind_ten_thousand_messages_that_others_handle() {
+    let stage = Stage::new(Resolve::Never);
+    let (busy, dead) = (stage.journal("busy").await, stage.journal("dead").await);
+    let now = busy.now().await.expect("the time");
+    let working = |journal: &Journal, chat: String| {
+        let inbound = Arc::new(Inbound::text("m1", chat, "hi"));
+        Change::insert(&InboxRecord::working(inbound, journal.next_order(now), journal.owner(), now))
+    };
+    for thousand in 0..10 {
+        let changes = (0..1000).map(|n| working(&busy, format!("chat-{thousand}-{n}"))).collect();
+        let _ = busy.commit(changes).await.expect("a commit");
+    }
+    let _ = dead.commit_one(working(&dead, "ana".to_owned())).await.expect("a commit");
+    dead.end_session().await.expect("an end");
+    let life = stage.start(echo);
+    life.until("the reply", || stage.channel.texts_to("ana") == ["hi"]).await;
+    life.settled().await;
+    assert_eq!(stage.channel.sent().len(), 1, "what others handle is theirs");
     life.stop().await;
 }

@@ -98,11 +98,11 @@ impl Stage {
         self.run(LossyKv::new(Arc::clone(&self.kv)), build(Bot::builder()))
     }
 
-    /// The bot's journals, for what no bot would do.
-    pub(crate) async fn journal(&self) -> Journal {
+    /// The bot's journals as another instance sees them, for what no bot would do.
+    pub(crate) async fn journal(&self, instance: &str) -> Journal {
         let (seams, lease) = (self.seams(&TestSpawner::new()), Duration::from_secs(3600));
         let journals = KvDurability::new(Arc::clone(&self.kv));
-        journals.open(&Scope::default(), "the test".into(), lease, seams).await.expect("open journals")
+        journals.open(&Scope::default(), instance.into(), lease, seams).await.expect("open journals")
     }
 
     fn seams(&self, spawner: &TestSpawner) -> Seams {
