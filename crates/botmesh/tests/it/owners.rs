@@ -131,7 +131,7 @@ async fn what_a_dead_process_left_is_found_behind_ten_thousand_messages_that_oth
     let now = busy.now().await.expect("the time");
     let working = |journal: &Journal, chat: String| {
         let inbound = Arc::new(Inbound::text("m1", chat, "hi"));
-        Change::insert(&InboxRecord::working(inbound, journal.next_order(now), journal.owner(), now))
+        Change::insert(&InboxRecord::working(inbound, busy.next_order(now), journal.owner(), now))
     };
     for thousand in 0..10 {
         let changes = (0..1000).map(|n| working(&busy, format!("chat-{thousand}-{n}"))).collect();
