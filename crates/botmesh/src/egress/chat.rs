@@ -1,5 +1,7 @@
 //! The unfinished sends of one chat, in their order: none goes out before those that were journaled before it.
 
+use std::collections::HashMap;
+
 use super::attempt::{Attempted, ended_in_flight, resolve};
 use super::parts::{cut, is_too_long};
 use super::{Egress, Sent, TurnScope};
@@ -87,7 +89,9 @@ impl Egress {
                 return Ok(Sent { key: key.clone(), message: first.record.message.clone(), deduped });
             };
             self.may_call(scope).await?;
-            let until = last.record.place();
+            // The parts may have been journaled by two calls.
+            let until =
+                parts.iter().map(|part| (part.record.order, u32::MAX)).max().unwrap_or(last.record.place());
             let drained = self.drain(open, &last.record.chat, Some(until), Vec::new()).await?;
             gone.extend(drained.sent);
             let stands_still = seen.replace(last.version) == Some(last.version);
@@ -139,40 +143,61 @@ impl Egress {
         until: Option<(i64, u32)>,
         known: Vec<Stored<OutboxRecord>>,
     ) -> Result<Drained, StoreError> {
-        let mut drained = Drained::default();
-        let mut sends = open.journal.outbox().unfinished_of(chat, MAX_DRAINED).await?;
-        let (found, truncated) = (sends.len(), sends.len() == MAX_DRAINED);
-        // Of an earlier version, which found them under their due time only; or brought to an end meanwhile.
+        let (mut drained, mut known, mut after) = (Drained::default(), known, None);
+        loop {
+            let mut sends = open.journal.outbox().unfinished_of(chat, after, MAX_DRAINED).await?;
+            let (found, truncated) = (sends.len(), sends.len() == MAX_DRAINED);
+            let last = sends.last().map(|send| send.record.place());
+            if !truncated {
+                self.add_unseen(open, &mut sends, std::mem::take(&mut known)).await?;
+            }
+            sends.retain(|send| until.is_none_or(|until| send.record.place() <= until));
+            let all = !truncated && sends.len() >= found && after.is_none();
+            self.settle_orphans(open, &mut sends, &mut drained).await?;
+            let (count, mut left) = (sends.len(), 0);
+            for send in in_order(sends) {
+                let key = send.record.key.clone();
+                match self.take_up(open, send, &mut drained.sent).await? {
+                    Taken::Over => {}
+                    Taken::Left => left += 1,
+                    Taken::Held(until) => {
+                        drained.held = Some((key, until));
+                        return Ok(drained);
+                    }
+                    Taken::Cut => {
+                        drained.more = true;
+                        return Ok(drained);
+                    }
+                }
+            }
+            // What is left to others holds back nothing, however much of it there is.
+            if truncated && left > 0 && left == count && drained.held.is_none() {
+                after = last;
+                continue;
+            }
+            drained.more = truncated;
+            if all && left == 0 && drained.held.is_none() {
+                self.world.backlog.forget(chat);
+            }
+            return Ok(drained);
+        }
+    }
+
+    /// Adds sends that are known and not among those found: of an earlier version, which found them under their due time
+    /// only; or brought to an end meanwhile.
+    async fn add_unseen(
+        &self,
+        open: &OpenJournal,
+        sends: &mut Vec<Stored<OutboxRecord>>,
+        known: Vec<Stored<OutboxRecord>>,
+    ) -> Result<(), StoreError> {
         let mut unseen: Vec<SendKey> = known.into_iter().map(|send| send.record.key).collect();
-        unseen.retain(|key| !truncated && sends.iter().all(|send| send.record.key != *key));
+        unseen.retain(|key| sends.iter().all(|send| send.record.key != *key));
         if !unseen.is_empty() {
             let read = open.journal.outbox().get_all(&unseen).await?;
             sends.extend(read.into_iter().flatten().filter(|send| send.record.is_unfinished()));
         }
-        sends.retain(|send| until.is_none_or(|until| send.record.place() <= until));
-        let mut all = !truncated && sends.len() >= found;
-        self.settle_orphans(open, &mut sends, &mut drained).await?;
-        sends.sort_by_key(|send| send.record.place());
-        for send in sends {
-            let key = send.record.key.clone();
-            match self.take_up(open, send, &mut drained.sent).await? {
-                Taken::Over => {}
-                Taken::Left => all = false,
-                Taken::Held(until) => {
-                    drained.held = Some((key, until));
-                    return Ok(drained);
-                }
-                Taken::Cut => {
-                    drained.more = true;
-                    return Ok(drained);
-                }
-            }
-        }
-        drained.more = truncated;
-        if all && drained.held.is_none() {
-            self.world.backlog.forget(chat);
-        }
-        Ok(drained)
+        Ok(())
     }
 
     /// Decides what becomes of what dead processes left in flight, and leaves what waits in `sends`.
@@ -346,4 +371,18 @@ impl Egress {
             }
         }
     }
+}
+
+/// Puts sends in the order of their chat. A part stands after the one before it also where two processes, or two calls,
+/// journaled the parts of one text between them.
+fn in_order(mut sends: Vec<Stored<OutboxRecord>>) -> Vec<Stored<OutboxRecord>> {
+    let mut orders: HashMap<SendKey, i64> = HashMap::new();
+    sends.sort_by_key(|send| send.record.place().1);
+    for Stored { record, .. } in &sends {
+        let before = record.previous_part().and_then(|previous| orders.get(previous));
+        let order = before.map_or(record.order, |before| record.order.max(*before));
+        orders.insert(record.key.clone(), order);
+    }
+    sends.sort_by_key(|send| (orders.get(&send.record.key).copied(), send.record.place().1));
+    sends
 }

@@ -21,6 +21,7 @@ mod operating;
 mod order;
 mod outages;
 mod owners;
+mod parts;
 mod queues;
 mod replays;
 mod routes;

@@ -473,7 +473,8 @@ impl Records<'_, OutboxRecord> {
         entries.iter().map(|entry| entry.as_ref().map(record::decode).transpose()).collect()
     }
 
-    /// The sends of a chat that are in flight or waiting, earliest first: at most `limit` of them, of however many. Costs
+    /// The sends of a chat that are in flight or waiting, earliest first, of those after the place `after`
+    /// ([`OutboxRecord::place`]): at most `limit` of them, of however many. Costs
     /// as much as there are of them in this chat. Records that this version cannot read are not among them.
     ///
     /// # Errors
@@ -481,19 +482,21 @@ impl Records<'_, OutboxRecord> {
     pub async fn unfinished_of(
         &self,
         chat: &ChatId,
+        after: Option<(i64, u32)>,
         limit: usize,
     ) -> Result<Vec<Stored<OutboxRecord>>, StoreError> {
         const PAGE: usize = 200;
+        let is_later = |record: &OutboxRecord| after.is_none_or(|after| record.place() > after);
         let mut earliest: Vec<Stored<OutboxRecord>> = Vec::new();
         for state in [OutboxState::InFlight, OutboxState::Waiting] {
-            let mut after = None;
+            let mut cursor = None;
             loop {
-                let page = self.list_of(chat, state, after.as_ref(), PAGE).await?;
-                earliest.extend(page.records);
+                let page = self.list_of(chat, state, cursor.as_ref(), PAGE).await?;
+                earliest.extend(page.records.into_iter().filter(|stored| is_later(&stored.record)));
                 earliest.sort_by_key(|stored| stored.record.place());
                 earliest.truncate(limit);
                 match page.next {
-                    Some(next) => after = Some(next),
+                    Some(next) => cursor = Some(next),
                     None => break,
                 }
             }
