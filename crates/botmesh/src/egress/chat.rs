@@ -9,7 +9,7 @@ use crate::core::content::Content;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::{ChatId, SendKey};
 use crate::core::journal::{
-    Change, ErrorNote, Follows, InboxState, Leased, OutboxRecord, OutboxState, Send, Stored,
+    Change, ErrorNote, Follows, InboxState, Leased, OutboxRecord, OutboxState, Part, Send, Stored,
 };
 use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
@@ -318,7 +318,7 @@ impl Egress {
     ) -> Result<bool, StoreError> {
         let (now, record) = (self.world.now(), &send.record);
         let limit = self.world.provider.capabilities().text_limit;
-        if record.part.is_some() || !is_too_long(&record.content, limit) {
+        if !is_too_long(&record.content, limit) {
             return Ok(false);
         }
         // With too many parts, the channel says itself what is wrong with it.
@@ -332,11 +332,31 @@ impl Egress {
         };
         let parts = self.parts(open, &whole, contents, record.order, now).await?;
         let Some(part) = parts.first.part else { return Ok(false) };
+        let part = match &record.part {
+            None => part,
+            Some(cut) => Part { previous: cut.previous.clone(), number: cut.number, ..part },
+        };
         let Ok(shortened) = record.shorten(parts.first.content, part, now) else { return Ok(false) };
-        self.journal_others(open, parts.others, true).await?;
+        let mut others = parts.others;
+        others.extend(self.relink_next(open, record, &parts.last).await?);
+        self.journal_others(open, others, true).await?;
         let change = Change::update(send.version, &shortened);
         let _ = open.journal.commit_patiently(vec![change], &self.world.abort).await?;
         Ok(true)
+    }
+
+    /// Lets the part that follows one which is cut again follow the last of its pieces.
+    async fn relink_next(
+        &self,
+        open: &OpenJournal,
+        cut: &OutboxRecord,
+        last: &SendKey,
+    ) -> Result<Option<Change>, StoreError> {
+        let Some(next) = cut.next_part() else { return Ok(None) };
+        let Some(Stored { record, version }) = open.journal.outbox().get(next).await? else {
+            return Ok(None);
+        };
+        Ok(record.relink(last.clone()).ok().map(|relinked| Change::update(version, &relinked)))
     }
 
     /// Lets what is due in a chat wait behind its first send, so that sweeps do not look at it again and again.
@@ -383,6 +403,16 @@ fn in_order(mut sends: Vec<Stored<OutboxRecord>>) -> Vec<Stored<OutboxRecord>> {
         let order = before.map_or(record.order, |before| record.order.max(*before));
         orders.insert(record.key.clone(), order);
     }
-    sends.sort_by_key(|send| (orders.get(&send.record.key).copied(), send.record.place().1));
+    let previous: HashMap<SendKey, Option<SendKey>> =
+        sends.iter().map(|send| (send.record.key.clone(), send.record.previous_part().cloned())).collect();
+    // Pieces of a part that was cut again have its number.
+    let depth = |key: &SendKey| {
+        let before = |key: &&SendKey| previous.get(*key)?.as_ref();
+        std::iter::successors(Some(key), before).take(previous.len() + 1).count()
+    };
+    sends.sort_by_cached_key(|send| {
+        let key = &send.record.key;
+        (orders.get(key).copied(), send.record.place().1, depth(key))
+    });
     sends
 }

@@ -68,6 +68,8 @@ pub(super) struct Parts {
     pub(super) first: OutboxRecord,
     /// What journals the others. They must be durable before the first is journaled: where it is, all are.
     pub(super) others: Vec<Change>,
+    /// The key of the last one.
+    pub(super) last: SendKey,
     /// What the key of the first stands for already.
     pub(super) known: Option<Stored<OutboxRecord>>,
 }
@@ -100,6 +102,7 @@ impl Egress {
                 keys[n] = SendKey::from(format!("{}~part", keys[n]));
             }
         }
+        let cut = known.as_ref().and_then(|known| known.record.part.clone());
         let record = |n: usize, content: Content| {
             let (key, chat, source) = (keys[n].clone(), send.chat.clone(), send.source.clone());
             let fingerprint = send.fingerprint.filter(|_| n == 0);
@@ -108,9 +111,10 @@ impl Egress {
                 return record;
             }
             record.as_part(Part {
-                number: u32::try_from(n + 1).unwrap_or(u32::MAX),
+                // Pieces of a part keep its place.
+                number: cut.as_ref().map_or(u32::try_from(n + 1).unwrap_or(u32::MAX), |cut| cut.number),
                 previous: n.checked_sub(1).map(|before| keys[before].clone()),
-                next: keys.get(n + 1).cloned(),
+                next: keys.get(n + 1).or_else(|| cut.as_ref()?.next.as_ref()).cloned(),
                 splitter: SPLITTER,
             })
         };
@@ -123,7 +127,8 @@ impl Egress {
             Some(version) => Some(Change::update(*version, &record)),
         });
         let others = others.collect();
-        Ok(Parts { first, others, known })
+        let last = keys.last().unwrap_or(&send.key).clone();
+        Ok(Parts { first, others, last, known })
     }
 
     /// Journals the parts after the first one.

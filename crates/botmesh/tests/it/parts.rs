@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use botmesh::BotBuilder;
+use botmesh::core::journal::OutboxState;
 use botmesh::core::provider::{Capabilities, Resolve, TextLimit, TextUnit};
 use botmesh::core::spawn::Spawner;
 use botmesh::prelude::*;
+use botmesh::{BotBuilder, OutboxConfig};
 use botmesh_testing::{Fault, MockProvider};
 
 use crate::support::Stage;
@@ -81,5 +82,30 @@ async fn many_parts_that_a_crash_left_without_a_first_one_hold_back_nothing() {
     stage.clock.advance(Duration::from_secs(5)).await;
     assert!(life.journal.reads() - reads < 500, "{} reads in 5 s", life.journal.reads() - reads);
     assert_eq!(life.say("m1", "2", 1).await, ["2"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_part_that_is_over_the_limit_now_is_cut_again() {
+    let mut stage = stage(10);
+    let outbox = OutboxConfig { inline_max: Duration::ZERO, ..OutboxConfig::default() };
+    let durability = || Durability::default().with_instance_id("bot").with_outbox(outbox.clone());
+    let life = stage.start_with(durability(), echo);
+    life.say("m0", "ready", 1).await;
+    stage.fail_text("part two.", usize::MAX);
+    life.bot.enqueue("k", "ana", LONG).await.expect("a journaled send");
+    life.until("the first part", || stage.channel.texts_to("ana").len() == 2).await;
+    life.kill().await;
+    stage.channel = channel(5);
+    let life = stage.start_with(durability(), echo);
+    life.until("all", || stage.channel.texts_to("ana").len() >= 4).await;
+    life.settled().await;
+    assert_eq!(stage.channel.texts_to("ana"), ["part", "two.", "part", "3."]);
+    let journals = life.bot.durability().expect("a durable bot");
+    for (key, previous) in [("k#2", "k"), ("k#2#2", "k#2"), ("k#3", "k#2#2"), ("k#3#2", "k#3")] {
+        let record = journals.outbox().get(&key.into()).await.expect("a read").expect(key).record;
+        assert_eq!(record.state, OutboxState::Sent);
+        assert_eq!(record.previous_part().map(|key| key.as_str()), Some(previous), "{key}");
+    }
     life.stop().await;
 }

@@ -374,6 +374,19 @@ impl OutboxRecord {
         Ok(Self { due, behind, content, part: Some(part), ..self.in_state(self.state, now) })
     }
 
+    /// The part before it was cut again: it follows the last piece of it.
+    ///
+    /// # Errors
+    /// It is not waiting, or not a part.
+    pub fn relink(&self, previous: SendKey) -> Result<Self, Refused> {
+        match (&self.part, self.state) {
+            (Some(part), OutboxState::Waiting) => {
+                Ok(Self { part: Some(Part { previous: Some(previous), ..part.clone() }), ..self.clone() })
+            }
+            _ => Err(self.refused("follow another part")),
+        }
+    }
+
     /// An operator, `by` name if it is known, wants it sent again, with a fresh budget of attempts.
     ///
     /// # Errors
