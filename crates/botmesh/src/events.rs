@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
 use crate::core::time::Timestamp;
+use crate::handover::HandoverOutcome;
 
 /// How many events a slow listener may be behind before it misses the oldest.
 const CAPACITY: usize = 1024;
@@ -129,6 +130,15 @@ pub enum BotEvent {
         /// Why.
         reason: String,
     },
+    /// A conversation that another replica had came to this one.
+    Handover {
+        /// The conversation.
+        key: ConversationKey,
+        /// Its name.
+        name: String,
+        /// What became of it.
+        outcome: HandoverOutcome,
+    },
     /// A stored flow could not go on: its state does not load or its step is gone.
     FlowIncompatible {
         /// The conversation.
@@ -188,6 +198,7 @@ impl BotEvent {
             Self::InstanceLeaseRenewed => "durability:lease-renewed",
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
+            Self::Handover { .. } => "coordination:handover",
             Self::FlowIncompatible { .. } => "flow:incompatible",
             Self::ConversationDropped { .. } => "conversation:dropped",
             Self::FlowTimeout { .. } => "flow:timeout",
@@ -220,6 +231,7 @@ impl fmt::Display for BotEvent {
             Self::Resolved { key, chat } => write!(f, " {key} to {chat}"),
             Self::Superseded { instance } => write!(f, " {instance}"),
             Self::LeaseLost { key, reason } => write!(f, " {key}: {reason}"),
+            Self::Handover { key, name, outcome } => write!(f, " {name} of {key}: {outcome:?}"),
             Self::FlowIncompatible { key, flow, reason } => write!(f, " {flow} of {key}: {reason}"),
             Self::ConversationDropped { key, name } => write!(f, " {name} of {key}"),
             Self::FlowTimeout { key, flow } => write!(f, " {flow} of {key}"),
@@ -265,6 +277,7 @@ impl EventBus {
             | BotEvent::ChannelAvailable { .. }
             | BotEvent::InstanceLeaseRenewed
             | BotEvent::Resolved { .. }
+            | BotEvent::Handover { .. }
             | BotEvent::Recovered { .. } => tracing::info!(event = event.name(), "{event}"),
             event => tracing::warn!(event = event.name(), "{event}"),
         }

@@ -6,6 +6,7 @@ mod egress;
 mod events;
 mod file;
 mod flow;
+mod handover;
 mod health;
 mod heartbeat;
 mod intake;
@@ -20,8 +21,8 @@ pub use botmesh_core as core;
 pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Durability, Enqueued, EnterError, InboxConfig, Journals, OnDiverged, OnHandlerError,
-    OperateError, OutboxConfig, TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Coordination, Durability, Enqueued, EnterError, InboxConfig, Journals, OnDiverged,
+    OnHandlerError, OperateError, OutboxConfig, TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
@@ -32,6 +33,10 @@ pub use file::{FileDurability, FileOptions};
 pub use flow::{
     Answer, Ask, AskAgain, AskError, Conv, Conversation, Field, Filled, Flow, FlowCtx, FlowState,
     MigrateError, OnIncompatible, Prompt, Step, conversation, field, flow,
+};
+pub use handover::{
+    Fallback, FallbackFunction, HandoverConfig, HandoverFlows, HandoverOutcome, Interrupted,
+    InterruptedReason,
 };
 pub use metrics::{HistogramSnapshot, MetricsSnapshot};
 pub use scheduler::{

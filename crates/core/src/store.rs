@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::coordinator::{Fence, Turn};
 use crate::error::{Cas, StoreError};
 use crate::id::{ChatId, ConversationKey, MessageId, ParticipantId, RecordId, SessionId};
+use crate::inbound::Inbound;
 use crate::scope::Scope;
 use crate::time::Timestamp;
 
@@ -97,7 +98,15 @@ pub trait Store: Send + Sync + 'static {
     /// The backend's failure.
     async fn last_fence(&self) -> Result<Fence, StoreError>;
 
-    /// Checkpoints whose deadline is not after `until`, earliest first, at most `limit`.
+    /// Whether checkpoints are compared before they are written, as [`set_checkpoint`](Self::set_checkpoint) and
+    /// [`clear_checkpoint`](Self::clear_checkpoint) demand. Default `true`. A store that cannot do it says `false`, ignores
+    /// `expect` and the stored fence, and answers with what it wrote: several replicas that share it are then protected only
+    /// by a look at the turn right before each write, and the bot says so when it starts.
+    fn compares_checkpoints(&self) -> bool {
+        true
+    }
+
+    /// Checkpoints whose [`due`](Checkpoint::due) is not after `until`, earliest first, at most `limit`.
     ///
     /// # Errors
     /// The backend's failure.
@@ -178,6 +187,13 @@ pub struct Checkpoint {
     /// How many sends that record has made so far.
     #[serde(default)]
     pub sends: u32,
+    /// Inbox records before that one whose effects it holds as well, and whose acknowledgement the writer did not see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<RecordId>,
+    /// The answer that the step works on, recorded before it went on: whoever takes the conversation over gives it to the
+    /// step again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RecordedAnswer>,
     /// How far the step is, if it asks on its own in the middle of its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub midway: Option<Midway>,
@@ -187,6 +203,12 @@ pub struct Checkpoint {
     /// When the wait ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// When it is over for whoever does not have the conversation in memory; `None` if never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// When somebody is to look after it without a message of its user; what [`Store::due_checkpoints`] finds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
     /// The number of this write; set by the store.
     #[serde(default = "Checkpoint::unwritten_revision")]
     pub revision: Revision,
@@ -217,6 +239,22 @@ impl Checkpoint {
             || (turn.fence() == stored.fence && *turn.session() == stored.session);
         expect == Some(stored.revision) && newer
     }
+}
+
+/// An answer that a step works on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedAnswer {
+    /// The inbox record that has the message; `None` without durability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordId>,
+    /// The message itself, where no inbox record has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inbound: Option<Arc<Inbound>>,
+    /// Its text as the hooks before a message left it, if they changed it. They do not run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// When it arrived.
+    pub received: Timestamp,
 }
 
 /// How far a step is that asks on its own. Code in the middle of its work cannot be stored, only what it takes to run it

@@ -218,7 +218,7 @@ impl Store for SqliteStore {
             key: key.clone(),
             fence,
             session: turn.session().clone(),
-            deadline: checkpoint.deadline.map(Timestamp::as_millis),
+            deadline: checkpoint.due.map(Timestamp::as_millis),
             body: checkpoint_body(operation, checkpoint)?,
         };
         self.write(operation, weight(1, row.body.len()), move |tx, scope| {

@@ -36,9 +36,13 @@ fn checkpoint(step: &str) -> Checkpoint {
         state: json!({"name": "a\0b"}),
         input: None,
         sends: 0,
+        earlier: Vec::new(),
+        answer: None,
         midway: None,
         callers: Vec::new(),
         deadline: None,
+        expires: None,
+        due: None,
         revision: Checkpoint::unwritten_revision(),
         fence: Fence::default(),
         session: Checkpoint::unwritten_session(),
@@ -141,7 +145,7 @@ fn a_fence_beyond_the_largest_integer_is_misuse() {
 }
 
 #[test]
-fn due_checkpoints_come_by_deadline_chat_and_participant() {
+fn due_checkpoints_come_by_time_chat_and_participant() {
     with_store(async |store, _| {
         let keys = [
             ConversationKey::in_group("a", "x"),
@@ -150,8 +154,8 @@ fn due_checkpoints_come_by_deadline_chat_and_participant() {
             ConversationKey::private("a%b"),
         ];
         for (n, key) in keys.iter().enumerate() {
-            let deadline = Some(Timestamp::from_millis(if n == 3 { 1 } else { 2 }));
-            let due = Checkpoint { deadline, ..checkpoint("x") };
+            let at = Some(Timestamp::from_millis(if n == 3 { 1 } else { 2 }));
+            let due = Checkpoint { due: at, ..checkpoint("x") };
             store.set_checkpoint(&turn(1, "s"), key, None, &due).await.unwrap().applied().unwrap();
         }
         let due = store.due_checkpoints(Timestamp::from_millis(2), 10).await.unwrap();

@@ -117,11 +117,10 @@ impl Model {
         let key = self.conversation();
         let turn = turn(self.fence + self.random.below(3) as u64, self.random.pick(&SESSIONS));
         let expect = self.expect(&key);
-        let deadline = self.random.chance(50).then(|| Timestamp::from_millis(self.random.pick(&TIMES)));
+        let due = self.random.chance(50).then(|| Timestamp::from_millis(self.random.pick(&TIMES)));
         let step = format!("step {}", self.random.below(1_000));
-        let checkpoint = Checkpoint { deadline, ..plain_checkpoint(&step) };
-        self.history
-            .push(format!("set {key:?} to {step} with {deadline:?} by {turn:?} expecting {expect:?}"));
+        let checkpoint = Checkpoint { due, ..plain_checkpoint(&step) };
+        self.history.push(format!("set {key:?} to {step} with {due:?} by {turn:?} expecting {expect:?}"));
         let (own, reference) = expect.unzip();
         let found = backend.set_checkpoint(&turn, &key, own, &checkpoint).await?;
         let expected = self.reference.set_checkpoint(&turn, &key, reference, &checkpoint).await?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use botmesh_core::coordinator::Fence;
 use botmesh_core::error::Cas;
 use botmesh_core::id::{ConversationKey, RecordId, SessionId};
-use botmesh_core::store::{Caller, Checkpoint, CheckpointPhase, Midway, Revision};
+use botmesh_core::inbound::Inbound;
+use botmesh_core::store::{Caller, Checkpoint, CheckpointPhase, Midway, RecordedAnswer, Revision};
 use botmesh_core::time::Timestamp;
 
 use super::tools::{
@@ -61,7 +62,7 @@ async fn a_stale_revision_is_refused(context: &mut Context) -> CaseResult {
     let (key, turn) = (conversation("ana"), turn(7, "s1"));
     let first = applied(&store, &turn, &key, None, &plain_checkpoint("name")).await?;
     let mut with_deadline = plain_checkpoint("day");
-    with_deadline.deadline = Some(Timestamp::from_millis(10));
+    with_deadline.due = Some(Timestamp::from_millis(10));
     let second = applied(&store, &turn, &key, Some(first), &with_deadline).await?;
     let before = existing(&store, &key).await?;
     for wrong in
@@ -119,6 +120,15 @@ async fn a_checkpoint_is_exact(context: &mut Context) -> CaseResult {
                 state: serde_json::json!({ "a": [1, null] }),
             }],
             deadline: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_993)),
+            expires: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_995)),
+            due: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_997)),
+            earlier: vec!["m/0".into(), "m/é".into()],
+            answer: Some(RecordedAnswer {
+                record: Some("m/1".into()),
+                inbound: Some(Arc::new(Inbound::text("e", "a", "yes"))),
+                text: Some("yes, as the hook heard it".into()),
+                received: Timestamp::from_millis(4),
+            }),
             ..plain_checkpoint("")
         };
         let revision = applied(&store, &turn(7, "s1"), &key, None, &checkpoint).await?;
@@ -210,8 +220,8 @@ async fn conversations_are_separate(context: &mut Context) -> CaseResult {
     keys.extend(groups.map(|(chat, participant)| ConversationKey::in_group(chat, participant)));
     for (n, key) in keys.iter().enumerate() {
         ensure!(store.checkpoint(key).await?.is_none(), "the key {key:?} is taken for an earlier one");
-        let deadline = i64::try_from(n).ok().map(Timestamp::from_millis);
-        let checkpoint = Checkpoint { deadline, ..plain_checkpoint(&n.to_string()) };
+        let due = i64::try_from(n).ok().map(Timestamp::from_millis);
+        let checkpoint = Checkpoint { due, ..plain_checkpoint(&n.to_string()) };
         applied(&store, &turn, key, None, &checkpoint).await?;
     }
     for (n, key) in keys.iter().enumerate() {

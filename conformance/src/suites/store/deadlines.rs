@@ -20,8 +20,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 async fn write(store: &Held, chat: &str, expect: Option<Revision>, deadline: Option<i64>) -> Done<Revision> {
-    let deadline = deadline.map(Timestamp::from_millis);
-    let checkpoint = Checkpoint { deadline, ..plain_checkpoint("name") };
+    let due = deadline.map(Timestamp::from_millis);
+    let checkpoint = Checkpoint { due, ..plain_checkpoint("name") };
     applied(store, &turn(7, "s1"), &conversation(chat), expect, &checkpoint).await
 }
 

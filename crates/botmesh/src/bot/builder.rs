@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Bot, Durability, TokioSpawner, TurnsConfig};
+use super::{Bot, Coordination, Durability, TokioSpawner, TurnsConfig};
 use crate::core::content::Content;
 use crate::core::error::ConfigError;
 use crate::core::id::ChatId;
@@ -24,6 +24,7 @@ pub struct BotBuilder {
     store: Option<Arc<dyn Store>>,
     scope: Scope,
     durability: Option<Durability>,
+    coordination: Option<Coordination>,
     turns: TurnsConfig,
     log_messages: bool,
     max_media_bytes: usize,
@@ -41,6 +42,7 @@ impl BotBuilder {
             store: None,
             scope: Scope::default(),
             durability: None,
+            coordination: None,
             turns: TurnsConfig::default(),
             log_messages: false,
             max_media_bytes: 100 << 20,
@@ -78,6 +80,12 @@ impl BotBuilder {
     /// Durable message processing. Default: none; messages and sends are not journaled.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);
+        self
+    }
+
+    /// Several replicas of the bot. Default: none; the bot is alone with its store.
+    pub fn coordination(mut self, coordination: Coordination) -> Self {
+        self.coordination = Some(coordination);
         self
     }
 
@@ -221,6 +229,9 @@ impl BotBuilder {
         if let Some(durability) = &self.durability {
             durability.validate()?;
         }
+        if let Some(coordination) = &self.coordination {
+            coordination.validate()?;
+        }
         self.turns.validate()?;
         if self.max_media_bytes == 0 {
             return Err(ConfigError::new(
@@ -246,6 +257,7 @@ impl BotBuilder {
             store: store.scoped(&self.scope),
             scope: self.scope,
             durability: self.durability,
+            coordination: self.coordination,
             turns: self.turns,
             log_messages: self.log_messages,
             max_media_bytes: self.max_media_bytes,

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::channel::run_channel;
 use super::sink::Sink;
-use super::{Bot, Definition, Durability, Running, TurnsConfig};
+use super::{Bot, Coordination, Definition, Durability, Running, TurnsConfig};
 use crate::core::coordinator::{Coordinator, MemoryHub};
 use crate::core::entropy::random_hex;
 use crate::core::error::{ChannelError, StoreError};
@@ -19,6 +19,7 @@ use crate::core::journal::{InboxState, KvDurability, OutboxState};
 use crate::core::memory::MemoryKv;
 use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
+use crate::core::store::Store;
 use crate::dispatch::Dispatcher;
 use crate::egress::{Backlog, Echoes, Egress};
 use crate::events::{BotEvent, EventBus};
@@ -116,6 +117,7 @@ impl Engine {
             store,
             scope,
             durability,
+            coordination,
             turns: limits,
             log_messages,
             max_media_bytes,
@@ -129,8 +131,11 @@ impl Engine {
             Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
             None => None,
         };
-        let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
-        let coordinator: Arc<dyn Coordinator> = Arc::new(hub.coordinator(&*seams.entropy));
+        let coordination = match coordination {
+            Some(coordination) => coordination,
+            None => alone(&*store, &seams).await?,
+        };
+        let coordinator = Arc::clone(&coordination.coordinator);
         let world = Arc::new(World {
             provider,
             store: Arc::clone(&store),
@@ -161,8 +166,7 @@ impl Engine {
             conversations,
             Arc::clone(&scheduler),
         );
-        let turns =
-            Turns::new(Arc::clone(&world), Arc::clone(&coordinator), dispatcher, limits.max_concurrent);
+        let turns = Turns::new(Arc::clone(&world), coordination, dispatcher, limits.max_concurrent);
         let backlog = Arc::new(Semaphore::new(limits.max_backlog));
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
         let sweeper =
@@ -266,6 +270,12 @@ impl Engine {
             () = enough => {}
         }
     }
+}
+
+/// What gives out the turns of a bot that is alone.
+async fn alone(store: &dyn Store, seams: &Seams) -> Result<Coordination, Error> {
+    let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
+    Ok(Coordination::new(hub.coordinator(&*seams.entropy)))
 }
 
 /// A run that is dropped gives up what it owns: nobody would finish it as long as the process lives.

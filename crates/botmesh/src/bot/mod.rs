@@ -3,6 +3,7 @@
 mod builder;
 mod channel;
 mod config;
+mod coordination;
 mod enter;
 mod journals;
 mod lifecycle;
@@ -35,6 +36,7 @@ use crate::turns::Turns;
 use crate::world::World;
 pub use builder::BotBuilder;
 pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
+pub use coordination::Coordination;
 pub use enter::EnterError;
 pub use journals::{Journals, OperateError};
 use lifecycle::Stop;
@@ -46,6 +48,7 @@ struct Definition {
     store: Arc<dyn Store>,
     scope: Scope,
     durability: Option<Durability>,
+    coordination: Option<Coordination>,
     turns: TurnsConfig,
     log_messages: bool,
     max_media_bytes: usize,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-use crate::core::coordinator::Coordinator;
+use crate::bot::Coordination;
 use crate::core::id::ConversationKey;
 use crate::core::inbound::Inbound;
 use crate::core::journal::{InboxRecord, Stored};
@@ -42,7 +42,7 @@ pub(crate) struct Work {
 
 pub(crate) struct Turns {
     world: Arc<World>,
-    coordinator: Arc<dyn Coordinator>,
+    coordination: Coordination,
     dispatcher: Dispatcher,
     running: Arc<Semaphore>,
     queues: Queues,
@@ -51,12 +51,12 @@ pub(crate) struct Turns {
 impl Turns {
     pub(crate) fn new(
         world: Arc<World>,
-        coordinator: Arc<dyn Coordinator>,
+        coordination: Coordination,
         dispatcher: Dispatcher,
         max_concurrent: usize,
     ) -> Arc<Self> {
         let running = Arc::new(Semaphore::new(max_concurrent));
-        Arc::new(Self { world, coordinator, dispatcher, running, queues: Queues::default() })
+        Arc::new(Self { world, coordination, dispatcher, running, queues: Queues::default() })
     }
 
     /// Takes the next place in the conversation's queue. Places are served in the order of these calls, whenever they

@@ -9,9 +9,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{Turns, Work};
-use crate::bot::OnHandlerError;
+use crate::bot::{Coordination, OnHandlerError};
 use crate::core::coordinator::Turn;
-use crate::core::error::{Cas, CoordinationUnavailable};
+use crate::core::error::{Cas, CoordinationUnavailable, CoordinationUnavailableReason};
 use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
@@ -324,8 +324,15 @@ impl Turns {
     }
 
     pub(crate) async fn take_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
-        let mut ticket = self.coordinator.enter(&key.encode()).await?;
-        ticket.granted().await
+        let Coordination { coordinator, turn_wait, .. } = &self.coordination;
+        let taking = async { coordinator.enter(&key.encode()).await?.granted().await };
+        tokio::select! {
+            biased;
+            turn = taking => turn,
+            () = self.world.seams.clock.sleep(*turn_wait) => {
+                Err(CoordinationUnavailable { reason: CoordinationUnavailableReason::Timeout, source: None })
+            }
+        }
     }
 
     fn panicked(&self, panic: &(dyn Any + Send)) -> Handled {

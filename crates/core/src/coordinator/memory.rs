@@ -34,7 +34,7 @@ struct State {
     machine: Machine,
     effects: Vec<Effect>,
     waiters: HashMap<TicketId, oneshot::Sender<Grant>>,
-    coordinators: u64,
+    sessions: u64,
     floor: Fence,
 }
 
@@ -50,7 +50,7 @@ impl MemoryHub {
             machine: Machine::new(DEFAULT_MAX_IDLE_KEYS),
             effects: Vec::new(),
             waiters: HashMap::new(),
-            coordinators: 0,
+            sessions: 0,
             floor: Fence(0),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
@@ -74,20 +74,9 @@ impl MemoryHub {
     /// A new coordinator, with a session of its own.
     pub fn coordinator(&self, entropy: &dyn Entropy) -> MemoryCoordinator {
         let incarnation = random_hex(entropy);
-        let id = self.shared.step(|state, now| {
-            let id = SessionId::from(format!("{incarnation}.{}", state.coordinators));
-            state.coordinators += 1;
-            let _ = state.machine.open(&id, None, state.floor, now);
-            id
-        });
-        let session = Session {
-            hub: Arc::clone(&self.shared),
-            id,
-            last_seq: AtomicU64::new(0),
-            end: AtomicU8::new(ALIVE),
-            ended: CancellationToken::new(),
-        };
-        MemoryCoordinator { session: Arc::new(session) }
+        let session = Session::open(&self.shared, &incarnation);
+        let replica = Replica { incarnation, session: Mutex::new(Arc::new(session)) };
+        MemoryCoordinator { replica: Arc::new(replica) }
     }
 }
 
@@ -149,6 +138,17 @@ struct Session {
 }
 
 impl Session {
+    fn open(hub: &Arc<Shared>, incarnation: &str) -> Self {
+        let id = hub.step(|state, now| {
+            let id = SessionId::from(format!("{incarnation}.{}", state.sessions));
+            state.sessions += 1;
+            let _ = state.machine.open(&id, None, state.floor, now);
+            id
+        });
+        let (last_seq, end) = (AtomicU64::new(0), AtomicU8::new(ALIVE));
+        Self { hub: Arc::clone(hub), id, last_seq, end, ended: CancellationToken::new() }
+    }
+
     fn check(&self) -> Result<(), LeaseLost> {
         match self.end.load(Ordering::SeqCst) {
             ALIVE => Ok(()),
@@ -177,23 +177,47 @@ impl Drop for Session {
     }
 }
 
-/// A [`Coordinator`] of a [`MemoryHub`]. Clones share one session.
+/// A [`Coordinator`] of a [`MemoryHub`]: one replica. Clones share its session.
 #[derive(Clone)]
 pub struct MemoryCoordinator {
-    session: Arc<Session>,
+    replica: Arc<Replica>,
+}
+
+struct Replica {
+    incarnation: String,
+    session: Mutex<Arc<Session>>,
 }
 
 impl MemoryCoordinator {
     /// Dies as a replica does whose lease ran out: its turns are lost ([`LeaseLostReason::Expired`]), its tickets are
     /// worth nothing, others go on, and every later call fails.
     pub fn crash(&self) {
-        self.session.die(CRASHED);
+        self.current().die(CRASHED);
+    }
+
+    /// Loses everything as a replica does that stood still for longer than its lease: its turns are lost
+    /// ([`LeaseLostReason::Expired`]), its tickets are worth nothing, and others go on. Then it goes on itself, under a new
+    /// session. A coordinator that is closed or crashed stays so.
+    pub fn lose(&self) {
+        let lost = {
+            let mut current = self.replica.session.lock().unwrap_or_else(PoisonError::into_inner);
+            if current.check().is_err() {
+                return;
+            }
+            let next = Arc::new(Session::open(&current.hub, &self.replica.incarnation));
+            std::mem::replace(&mut *current, next)
+        };
+        lost.die(CRASHED);
+    }
+
+    fn current(&self) -> Arc<Session> {
+        Arc::clone(&self.replica.session.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl fmt::Debug for MemoryCoordinator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryCoordinator").field("session", &self.session.id).finish_non_exhaustive()
+        f.debug_struct("MemoryCoordinator").field("session", &self.current().id).finish_non_exhaustive()
     }
 }
 
@@ -204,14 +228,15 @@ fn down(why: &'static str) -> CoordinationUnavailable {
 #[async_trait]
 impl Coordinator for MemoryCoordinator {
     fn session(&self) -> SessionId {
-        self.session.id.clone()
+        self.current().id.clone()
     }
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
-        let seq = self.session.last_seq.fetch_add(1, Ordering::Relaxed);
-        let ticket = TicketId { session: self.session.id.clone(), seq };
-        let entered = self.session.hub.step(|state, now| {
-            match state.machine.enter(key, &ticket, now, &mut state.effects) {
+        let session = self.current();
+        let seq = session.last_seq.fetch_add(1, Ordering::Relaxed);
+        let ticket = TicketId { session: session.id.clone(), seq };
+        let entered =
+            session.hub.step(|state, now| match state.machine.enter(key, &ticket, now, &mut state.effects) {
                 Standing::Granted { fence, previous } => Some((fence, Place::Head(Grant { previous }))),
                 Standing::Waiting { fence, .. } => {
                     let (waiter, waiting) = oneshot::channel();
@@ -219,20 +244,14 @@ impl Coordinator for MemoryCoordinator {
                     Some((fence, Place::Waiting(waiting)))
                 }
                 Standing::Busy { .. } | Standing::Unknown | Standing::Dead => None,
-            }
-        });
+            });
         let Some((fence, place)) = entered else { return Err(down("the coordinator is closed")) };
-        let claim = Claim {
-            session: Arc::clone(&self.session),
-            key: Arc::from(key),
-            ticket,
-            left: AtomicBool::new(false),
-        };
+        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
     }
 
     async fn close(&self) {
-        self.session.die(CLOSED);
+        self.current().die(CLOSED);
     }
 }
 

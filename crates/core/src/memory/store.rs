@@ -38,7 +38,7 @@ struct Space {
     /// The largest revision that was cleared, so that none comes back.
     cleared: Option<Revision>,
     last_fence: Fence,
-    deadlines: BTreeSet<(Timestamp, ConversationKey)>,
+    due: BTreeSet<(Timestamp, ConversationKey)>,
     log: HashMap<ChatId, BTreeMap<LogPosition, LogEntry>>,
 }
 
@@ -90,15 +90,15 @@ impl Data {
 impl Space {
     fn put_checkpoint(&mut self, key: &ConversationKey, checkpoint: Checkpoint) {
         self.forget_checkpoint(key);
-        if let Some(deadline) = checkpoint.deadline {
-            self.deadlines.insert((deadline, key.clone()));
+        if let Some(due) = checkpoint.due {
+            self.due.insert((due, key.clone()));
         }
         self.checkpoints.insert(key.clone(), checkpoint);
     }
 
     fn forget_checkpoint(&mut self, key: &ConversationKey) {
-        if let Some(deadline) = self.checkpoints.remove(key).and_then(|old| old.deadline) {
-            self.deadlines.remove(&(deadline, key.clone()));
+        if let Some(due) = self.checkpoints.remove(key).and_then(|old| old.due) {
+            self.due.remove(&(due, key.clone()));
         }
     }
 }
@@ -221,8 +221,8 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<(ConversationKey, Timestamp)>, StoreError> {
         let due = self.read("due_checkpoints", |space| {
-            let due = space.deadlines.iter().take_while(|(deadline, _)| *deadline <= until).take(limit);
-            Some(due.map(|(deadline, key)| (key.clone(), *deadline)).collect())
+            let found = space.due.iter().take_while(|(due, _)| *due <= until).take(limit);
+            Some(found.map(|(due, key)| (key.clone(), *due)).collect())
         })?;
         Ok(due.unwrap_or_default())
     }

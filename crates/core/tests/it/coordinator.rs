@@ -194,6 +194,30 @@ fn lost_tells_of_a_release_and_of_a_crash() {
 }
 
 #[test]
+fn a_replica_that_lost_everything_goes_on_under_a_new_session() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let (before, frozen) = (a.session(), take(&mut enter(&a, "anna")));
+    let (mut own_waiter, mut waiter) = (enter(&a, "anna"), enter(&b, "anna"));
+    assert!(waits(&mut own_waiter) && waits(&mut waiter));
+    a.lose();
+    assert_eq!(lost_by(&frozen), Some(LeaseLostReason::Expired));
+    let turn = take(&mut waiter);
+    assert_eq!(turn.previous_holder(), Some(&before));
+    assert_eq!(ready(own_waiter.granted()).unwrap_err().reason, CoordinationUnavailableReason::Down);
+    let mut again = enter(&a, "anna");
+    assert!(waits(&mut again));
+    turn.release();
+    let again = take(&mut again);
+    assert_ne!(*again.session(), before);
+    assert_eq!(again.previous_holder(), Some(&b.session()), "it must not trust what it remembers");
+    assert!(again.fence() > frozen.fence());
+    a.crash();
+    a.lose();
+    assert_eq!(ready(a.enter("anna")).unwrap_err().reason, CoordinationUnavailableReason::Down);
+}
+
+#[test]
 fn the_turn_of_a_crashed_replica_goes_to_the_next_one() {
     let hub = hub();
     let (a, b) = (replica(&hub), replica(&hub));

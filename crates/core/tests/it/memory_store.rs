@@ -26,7 +26,7 @@ fn turn(fence: u64, session: &str) -> Turn {
     Turn::new(Fence(fence), SessionId::from(session), None, Arc::new(Held))
 }
 
-fn checkpoint(step: &str, deadline: Option<i64>) -> Checkpoint {
+fn checkpoint(step: &str, due: Option<i64>) -> Checkpoint {
     Checkpoint {
         flow: "signup".to_owned(),
         version: 1,
@@ -36,9 +36,13 @@ fn checkpoint(step: &str, deadline: Option<i64>) -> Checkpoint {
         state: serde_json::json!({}),
         input: None,
         sends: 0,
+        earlier: Vec::new(),
+        answer: None,
         midway: None,
         callers: Vec::new(),
-        deadline: deadline.map(Timestamp::from_millis),
+        deadline: None,
+        expires: None,
+        due: due.map(Timestamp::from_millis),
         revision: Checkpoint::unwritten_revision(),
         fence: Fence(0),
         session: Checkpoint::unwritten_session(),

@@ -57,7 +57,7 @@ CREATE TABLE checkpoints (
     revision INTEGER NOT NULL,
     fence INTEGER NOT NULL,
     session TEXT NOT NULL,
-    deadline INTEGER,
+    deadline INTEGER, -- Checkpoint::due
     format INTEGER NOT NULL,
     body TEXT,
     UNIQUE (scope, conversation)
