@@ -14,6 +14,7 @@ mod lanes;
 mod metrics;
 mod scheduler;
 mod sweeper;
+mod texts;
 mod turns;
 mod world;
 
@@ -42,6 +43,7 @@ pub use metrics::{HistogramSnapshot, MetricsSnapshot};
 pub use scheduler::{
     Cancel, LastRun, Missed, Put, Schedule, ScheduleError, TaskCtx, TaskHandler, TaskInfo, TaskPage, Tasks,
 };
+pub use texts::{Text, Texts};
 
 /// What handlers may fail with: any error.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -19,6 +19,7 @@ use crate::events::{BotEvent, DeadKind, EventBus};
 use crate::health::Health;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::texts::Texts;
 
 /// What every part of a running bot shares.
 pub(crate) struct World {
@@ -29,6 +30,8 @@ pub(crate) struct World {
     pub(crate) metrics: Arc<Metrics>,
     /// `None` without durability.
     pub(crate) journal: Option<OpenJournal>,
+    /// What the bot says of itself.
+    pub(crate) texts: Texts,
     /// Whether messages are written to the store's log.
     pub(crate) log_messages: bool,
     /// The most bytes of one message's media that a handler may load.

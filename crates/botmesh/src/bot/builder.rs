@@ -15,6 +15,7 @@ use crate::dispatch::{Ctx, Handler, HookVerdict, IntoOutcome, Pattern, Routes, b
 use crate::egress::{SendHooks, Sent};
 use crate::flow::{AnyFlow, Conv, Conversation, Flow, FlowState, conversation};
 use crate::scheduler::{Registry, Schedule, TaskHandler};
+use crate::texts::Texts;
 use crate::{Error, Result};
 
 /// Puts a bot together. Nothing runs before [`Bot::run`].
@@ -26,6 +27,7 @@ pub struct BotBuilder {
     durability: Option<Durability>,
     coordination: Option<Coordination>,
     turns: TurnsConfig,
+    texts: Texts,
     log_messages: bool,
     max_media_bytes: usize,
     seams: Option<Seams>,
@@ -44,6 +46,7 @@ impl BotBuilder {
             durability: None,
             coordination: None,
             turns: TurnsConfig::default(),
+            texts: Texts::default(),
             log_messages: false,
             max_media_bytes: 100 << 20,
             seams: None,
@@ -92,6 +95,13 @@ impl BotBuilder {
     /// How many messages are handled and held at a time.
     pub fn turns(mut self, turns: TurnsConfig) -> Self {
         self.turns = turns;
+        self
+    }
+
+    /// The texts that the bot says of itself, by the language of the chat. Default: built-in ones, and English where the
+    /// language is unknown or another.
+    pub fn texts(mut self, texts: Texts) -> Self {
+        self.texts = texts;
         self
     }
 
@@ -233,6 +243,7 @@ impl BotBuilder {
             coordination.validate()?;
         }
         self.turns.validate()?;
+        self.texts.validate()?;
         if self.max_media_bytes == 0 {
             return Err(ConfigError::new(
                 "max_media_bytes",
@@ -259,6 +270,7 @@ impl BotBuilder {
             durability: self.durability,
             coordination: self.coordination,
             turns: self.turns,
+            texts: self.texts,
             log_messages: self.log_messages,
             max_media_bytes: self.max_media_bytes,
             seams,

@@ -119,6 +119,7 @@ impl Engine {
             durability,
             coordination,
             turns: limits,
+            texts,
             log_messages,
             max_media_bytes,
             seams,
@@ -131,10 +132,7 @@ impl Engine {
             Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
             None => None,
         };
-        let coordination = match coordination {
-            Some(coordination) => coordination,
-            None => alone(&*store, &seams).await?,
-        };
+        let coordination = given_or_alone(coordination, &*store, &seams).await?;
         let coordinator = Arc::clone(&coordination.coordinator);
         let world = Arc::new(World {
             provider,
@@ -143,6 +141,7 @@ impl Engine {
             events: bot.shared.events.clone(),
             metrics: Arc::clone(&bot.shared.metrics),
             journal,
+            texts,
             log_messages,
             max_media_bytes,
             stopping: CancellationToken::new(),
@@ -272,8 +271,15 @@ impl Engine {
     }
 }
 
-/// What gives out the turns of a bot that is alone.
-async fn alone(store: &dyn Store, seams: &Seams) -> Result<Coordination, Error> {
+/// What gives out the turns: if nothing was given, the bot is alone.
+async fn given_or_alone(
+    given: Option<Coordination>,
+    store: &dyn Store,
+    seams: &Seams,
+) -> Result<Coordination, Error> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
     let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
     Ok(Coordination::new(hub.coordinator(&*seams.entropy)))
 }

@@ -32,6 +32,7 @@ use crate::intake::Intake;
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::scheduler::{Registered, Tasks};
 use crate::sweeper::Sweeper;
+use crate::texts::Texts;
 use crate::turns::Turns;
 use crate::world::World;
 pub use builder::BotBuilder;
@@ -50,6 +51,7 @@ struct Definition {
     durability: Option<Durability>,
     coordination: Option<Coordination>,
     turns: TurnsConfig,
+    texts: Texts,
     log_messages: bool,
     max_media_bytes: usize,
     seams: Seams,

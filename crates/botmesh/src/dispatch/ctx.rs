@@ -12,6 +12,7 @@ use crate::core::time::Timestamp;
 use crate::egress::{Egress, Sent, TurnScope};
 use crate::flow::Entry;
 use crate::scheduler::{Scheduler, Tasks};
+use crate::texts::Text;
 use crate::world::World;
 use crate::{Error, Result};
 
@@ -146,7 +147,30 @@ impl Ctx {
     /// The store's failure.
     pub async fn language(&self) -> Result<Option<String>, StoreError> {
         let chosen = self.inner.world.store.chat(self.chat()).await?.and_then(|chat| chat.language);
-        Ok(chosen.or_else(|| self.inner.inbound.sender.as_ref().and_then(|sender| sender.language.clone())))
+        Ok(chosen.or_else(|| self.sender_language().map(str::to_owned)))
+    }
+
+    /// The language that the user has set in the channel.
+    fn sender_language(&self) -> Option<&str> {
+        self.inner.inbound.sender.as_ref()?.language.as_deref()
+    }
+
+    /// A built-in text in the chat's [language](Self::language), as [`BotBuilder::texts`](crate::BotBuilder::texts) has it.
+    /// If the store does not say which language was chosen, which is told with the event `error`, it is the one that the
+    /// user has set in the channel.
+    pub async fn text_of(&self, text: Text) -> Content {
+        const CONTEXT: &str = "reading the language of a chat";
+        let world = &self.inner.world;
+        match self.language().await {
+            Ok(language) => {
+                world.events.over(CONTEXT);
+                world.texts.get(text, language.as_deref())
+            }
+            Err(error) => {
+                world.trouble(CONTEXT, &error);
+                world.texts.get(text, self.sender_language())
+            }
+        }
     }
 
     /// Chooses the chat's language, as a BCP 47 tag such as `es`.

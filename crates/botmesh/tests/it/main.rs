@@ -31,3 +31,4 @@ mod sends;
 mod settings;
 mod steps;
 mod support;
+mod texts;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, OnAmbiguous, OnHandlerError, TurnsConfig};
+use botmesh::{BotBuilder, OnAmbiguous, OnHandlerError, Text, Texts, TurnsConfig};
 use botmesh_testing::MockProvider;
 use serde_json::json;
 
@@ -52,6 +52,22 @@ fn a_bot_that_cannot_work_is_refused_by_field_with_what_to_do() {
     refused(answering().max_media_bytes(0), &["max_media_bytes: is 0", "104857600 is the default"]);
     let nobody = TurnsConfig { max_concurrent: 0, ..TurnsConfig::default() };
     refused(answering().turns(nobody), &["turns.max_concurrent: is 0"]);
+}
+
+#[test]
+fn texts_that_would_leave_a_user_without_words_are_refused() {
+    let with =
+        |language, content| answering().texts(Texts::default().with(language, Text::Interrupted, content));
+    refused(with("es", " \n"), &["texts.es: ", "`Interrupted` is empty", "leave it out"]);
+    for language in ["", "-", "español", "pt--br", "es_MX.UTF-8", "portuguese"] {
+        refused(with(language, "hi"), &["is no language", "\"pt-BR\""]);
+    }
+    let default = |language| answering().texts(Texts::default().with_default_language(language));
+    refused(default("FR_ca"), &["texts.default_language: is `fr-ca`", ".with(\"fr-ca\", Text::Interrupted"]);
+    let whole = Texts::default().with("fr", Text::Interrupted, "Désolé.").with_default_language("fr-CA");
+    for texts in [whole, Texts::default().with_default_language("es-MX")] {
+        assert!(answering().texts(texts.clone()).build().is_ok(), "{texts:?}");
+    }
 }
 
 #[test]
