@@ -304,13 +304,20 @@ fn check_flows(flows: Vec<Arc<dyn AnyFlow>>) -> Result<HashMap<String, Arc<dyn A
         }
     }
     for flow in checked.values() {
-        if let Some(called) = flow.calls().into_iter().find(|called| !checked.contains_key(*called)) {
-            let known: Vec<_> = checked.keys().collect();
-            return Err(ConfigError::new(
-                format!("flow `{}`", flow.name()),
-                format!("calls `{called}`, which is not there; flows: {known:?}"),
-                "register it with `.flow(…)`",
-            ));
+        for called in flow.calls() {
+            let (problem, fix) = match checked.get(called) {
+                Some(called) if called.ends_with_state() => continue,
+                Some(_) => (
+                    format!("calls `{called}`, which is a conversation and ends without a state"),
+                    format!("make `{called}` a flow, or enter it in a `do_` step with `c.enter({called:?})`"),
+                ),
+                None => {
+                    let known: Vec<_> = checked.keys().collect();
+                    let problem = format!("calls `{called}`, which is not there; flows: {known:?}");
+                    (problem, "register it with `.flow(…)`".to_owned())
+                }
+            };
+            return Err(ConfigError::new(format!("flow `{}`", flow.name()), problem, fix));
         }
     }
     Ok(checked)

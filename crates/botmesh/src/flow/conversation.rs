@@ -284,6 +284,10 @@ impl AnyFlow for Conversation {
         self.replayable
     }
 
+    fn ends_with_state(&self) -> bool {
+        false
+    }
+
     fn calls(&self) -> Vec<&str> {
         Vec::new()
     }

@@ -175,7 +175,8 @@ impl<S: FlowState> Flow<S> {
     /// Runs another flow in the middle of this one: `begin` makes the state it begins with, and `accept` takes the state
     /// with which it ended. If the user cancels it or does not answer in time, this flow ends with it.
     ///
-    /// It is stored where this flow is, and a word that cancels this flow cancels it too.
+    /// It is stored where this flow is, and a word that cancels this flow cancels it too. A conversation cannot be called: it
+    /// ends without a state.
     pub fn call<T: FlowState>(
         self,
         id: &'static str,

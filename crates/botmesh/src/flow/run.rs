@@ -39,6 +39,10 @@ pub(crate) trait AnyFlow: Send + Sync {
     fn replays(&self) -> bool {
         false
     }
+    /// Whether it ends with a state, which a flow that calls it takes.
+    fn ends_with_state(&self) -> bool {
+        true
+    }
     /// The flows that it calls.
     fn calls(&self) -> Vec<&str>;
 

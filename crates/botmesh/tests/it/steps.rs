@@ -308,6 +308,18 @@ fn a_flow_that_calls_nothing_is_refused() {
     assert!(error.contains("calls `address`"), "{error}");
 }
 
+#[test]
+fn a_flow_that_calls_a_conversation_is_refused() {
+    let calls = flow::<()>("order").call("talk", "desk", |()| (), |(), ()| ());
+    let bot = Bot::builder().shared_provider(Arc::new(botmesh_testing::MockProvider::new()));
+    let bot = with(calls)(bot).add_conversation(conversation("desk", |_: Conv| async {}).replayable());
+    let error = bot.build().expect_err("a call of a conversation").to_string();
+    for part in ["flow `order`", "calls `desk`", "conversation", "make `desk` a flow", "`c.enter(\"desk\")`"]
+    {
+        assert!(error.contains(part), "`{error}` does not say `{part}`");
+    }
+}
+
 #[tokio::test]
 async fn flows_that_call_or_enter_each_other_for_ever_are_stopped() {
     for calls in [true, false] {
