@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::UserState;
+use super::{Past, UserState};
 use crate::core::content::Content;
 use crate::core::error::{MediaUnavailable, SendError, StoreError};
 use crate::core::id::{ChatId, ConversationKey, ParticipantId, RecordId, SendKey};
@@ -260,10 +260,22 @@ impl Ctx {
         self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Takes over what was entered for an earlier message.
-    pub(crate) fn take_over_entry(&self, earlier: &Self) {
-        if let Some(entry) = earlier.take_entry() {
-            self.set_entry(entry);
+    /// What code keeps of the message that waits for the next one.
+    pub(crate) fn leave(&self) -> Past {
+        let Inner { world, egress, scheduler, .. } = &*self.inner;
+        Past {
+            world: Arc::clone(world),
+            egress: Arc::clone(egress),
+            scheduler: Arc::clone(scheduler),
+            key: self.conversation(),
+            entry: self.take_entry().map(Box::new),
+        }
+    }
+
+    /// Goes on with what an earlier message left.
+    pub(crate) fn go_on_from(&self, past: &mut Past) {
+        if let Some(entry) = past.entry.take() {
+            self.set_entry(*entry);
         }
     }
 

@@ -3,6 +3,7 @@
 mod ctx;
 mod handler;
 mod media;
+mod past;
 mod pattern;
 mod user;
 
@@ -28,6 +29,7 @@ use crate::world::World;
 pub use ctx::Ctx;
 pub(crate) use handler::{BoxedHandler, boxed};
 pub use handler::{Handler, IntoOutcome};
+pub(crate) use past::Past;
 pub(crate) use pattern::fold;
 pub use pattern::{Kind, Pattern, command, interaction, kinds, regex};
 pub use user::UserState;
@@ -188,7 +190,7 @@ impl Dispatcher {
             Some(Due::Ended(overdue)) => self.end_wait(turn, key, &overdue).await,
             Some(Due::Idle(live, idle)) => {
                 let base = format!("i/{}/{}", key.encode(), live.revision.0);
-                let told = self.tell_by_itself(turn, key, base, idle.say).await;
+                let told = self.tell_by_itself(turn, key, base, Content::clone(&idle.say)).await;
                 self.conversations.put_back(key, live);
                 told
             }

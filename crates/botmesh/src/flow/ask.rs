@@ -18,7 +18,7 @@ type Accept<T> = Box<dyn Fn(&Answer) -> Result<T, AskAgain> + Send + Sync>;
 #[must_use = "a question is asked when it is awaited"]
 pub struct Ask<T = Answer> {
     talk: Talk,
-    question: Content,
+    question: Box<Content>,
     timeout: Option<Duration>,
     accept: Accept<T>,
 }
@@ -26,7 +26,7 @@ pub struct Ask<T = Answer> {
 impl Ask {
     pub(super) fn new(talk: &Talk, question: Content) -> Self {
         let accept: Accept<Answer> = Box::new(|answer| Ok(answer.clone()));
-        Self { talk: talk.clone(), question, timeout: None, accept }
+        Self { talk: talk.clone(), question: Box::new(question), timeout: None, accept }
     }
 }
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -50,10 +51,8 @@ where
 {
     Conversation {
         name: name.into(),
-        run: Box::new(move |conv| {
-            let running = run(conv);
-            Box::pin(async move { running.await.into_outcome() })
-        }),
+        // Not an `async` block: that would hold the future twice.
+        run: Box::new(move |conv| Box::pin(run(conv).map(IntoOutcome::into_outcome))),
         cancel: CancelWords::default(),
         on_timeout: None,
         on_interrupted: OnIncompatible::Drop,
@@ -136,7 +135,8 @@ impl Conv {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        self.talk.run(name, effect).await
+        // So that code that waits elsewhere has no room for it.
+        Box::pin(self.talk.run(name, effect)).await
     }
 
     /// Waits, and keeps the chat's turn meanwhile: messages of the user are handled afterwards. Counts to
@@ -152,7 +152,7 @@ impl Conv {
     /// From now on, says this whenever the user has not answered for so long; once for each wait. A later call replaces an
     /// earlier one.
     pub fn idle(&self, after: Duration, say: impl Into<Content>) {
-        self.talk.set_idle(Some(Idle { after, say: say.into() }));
+        self.talk.set_idle(Some(Idle { after, say: Arc::new(say.into()) }));
     }
 
     /// Says nothing any more when the user does not answer.
@@ -162,6 +162,9 @@ impl Conv {
 
     /// The message that the code runs for: the one that entered the conversation, then the last answer. Do not keep it
     /// across a question: its turn is over then.
+    ///
+    /// While the code waits for its user there is none, which only other code can notice that has a clone of the `Conv`: it
+    /// gets a system event `botmesh:waiting` of the same chat, and is refused with [`LeaseLost`] what needs a turn.
     pub fn ctx(&self) -> Ctx {
         self.talk.ctx()
     }

@@ -67,7 +67,7 @@ pub(super) async fn fill<S>(
         let mut filled = Filled::default();
         for Field { id, question, timeout, check } in fields {
             let accept = |answer: &Answer| check(answer).map(|()| answer.clone());
-            filled.0.push((id, c.talk().ask(question.clone(), *timeout, accept).await?));
+            filled.0.push((id, c.talk().ask(Box::new(question.clone()), *timeout, accept).await?));
         }
         let Err(AskAgain(say)) = accept(&filled) else { return Ok(Step::Next) };
         match c.say(*say).await {

@@ -105,7 +105,7 @@ impl<S> std::fmt::Debug for FlowCtx<S> {
 
 impl<S> FlowCtx<S> {
     /// The message that the step runs for: the one that brought the flow here, then the last answer. Do not keep it across
-    /// a question: its turn is over then.
+    /// a question: its turn is over then. While the step waits there is none; see [`Conv::ctx`](crate::Conv::ctx).
     pub fn ctx(&self) -> Ctx {
         self.talk.ctx()
     }
@@ -149,7 +149,7 @@ impl<S> FlowCtx<S> {
 
     /// Until the step ends, says this whenever the user has not answered for so long; once for each wait.
     pub fn idle(&self, after: Duration, say: impl Into<Content>) {
-        self.talk.set_idle(Some(Idle { after, say: say.into() }));
+        self.talk.set_idle(Some(Idle { after, say: Arc::new(say.into()) }));
     }
 
     /// Enters another flow in place of this one: this one ends when the step returned, whatever it returned.

@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error as ThisError;
@@ -14,7 +15,7 @@ use crate::Result;
 use crate::core::content::Content;
 use crate::core::error::{LeaseLost, SendError};
 use crate::core::store::Midway;
-use crate::dispatch::Ctx;
+use crate::dispatch::{Ctx, Past};
 use crate::egress::{Boxed, KeyPosition, Sent};
 use crate::events::describe;
 
@@ -40,8 +41,7 @@ pub enum AskError {
 pub(super) struct Talk(Arc<Mutex<State>>);
 
 struct State {
-    /// The message that the code runs for.
-    ctx: Ctx,
+    message: Message,
     wait: Wait,
     /// Whether a question is being asked or waits for its answer.
     asking: bool,
@@ -60,6 +60,13 @@ struct State {
     saving: Option<Waker>,
 }
 
+/// The message that the code runs for.
+enum Message {
+    Present(Ctx),
+    /// The code waits for the next one.
+    Past(Past),
+}
+
 enum Wait {
     Nothing,
     Answer { timeout: Option<Duration>, waker: Waker },
@@ -76,7 +83,7 @@ pub(crate) enum Fed {
 #[derive(Clone)]
 pub(crate) struct Idle {
     pub(crate) after: Duration,
-    pub(crate) say: Content,
+    pub(crate) say: Arc<Content>,
 }
 
 /// How a run of the code ended.
@@ -101,7 +108,7 @@ impl Talk {
     pub(super) fn new(ctx: Ctx, known: Option<Answer>) -> Self {
         let first_keys = ctx.scope().key_position();
         Self(Arc::new(Mutex::new(State {
-            ctx,
+            message: Message::Present(ctx),
             wait: Wait::Nothing,
             asking: false,
             questions: 0,
@@ -200,7 +207,10 @@ impl Talk {
     }
 
     pub(super) fn ctx(&self) -> Ctx {
-        self.lock().ctx.clone()
+        match &self.lock().message {
+            Message::Present(ctx) => ctx.clone(),
+            Message::Past(past) => past.ctx(),
+        }
     }
 
     pub(super) fn set_idle(&self, idle: Option<Idle>) {
@@ -214,8 +224,10 @@ impl Talk {
     /// Ends the wait; the code goes on for this message when it is driven next.
     pub(super) fn feed(&self, ctx: Ctx, fed: Fed) {
         let mut state = self.lock();
-        ctx.take_over_entry(&state.ctx);
-        state.ctx = ctx;
+        if let Message::Past(past) = &mut state.message {
+            ctx.go_on_from(past);
+        }
+        state.message = Message::Present(ctx);
         if let Wait::Answer { waker, .. } = std::mem::replace(&mut state.wait, Wait::Fed(fed)) {
             drop(state);
             waker.wake();
@@ -232,7 +244,7 @@ impl Talk {
     }
 
     fn resting<T>(&self) -> Option<Driven<T>> {
-        let state = self.lock();
+        let mut state = self.lock();
         if let Some(fault) = state.history.as_ref().and_then(History::fault) {
             return Some(Driven::Stuck(fault.clone()));
         }
@@ -240,6 +252,10 @@ impl Talk {
             return Some(Driven::Saves);
         }
         let Wait::Answer { timeout, .. } = state.wait else { return None };
+        // A message and its turn take far more memory than waiting code may hold.
+        if let Message::Present(ctx) = &state.message {
+            state.message = Message::Past(ctx.leave());
+        }
         let first = state.first_keys.clone().filter(|_| state.questions == 1);
         let (key_base, first_send) = first.map(|keys| (keys.base, keys.next)).unzip();
         let midway =
@@ -247,30 +263,28 @@ impl Talk {
         Some(Driven::Waits(Waits { midway, timeout }))
     }
 
-    pub(super) async fn say(&self, content: Content) -> Result<Sent, SendError> {
-        if let Some(Entry::Said { outcome, .. }) = self.known(Doing::Say(&content)).await {
-            return outcome.result();
-        }
-        if self.lock().history.is_none() {
-            return self.send(content).await;
-        }
-        let result = self.send(content.clone()).await;
-        if let Some(outcome) = Outcome::of(&result) {
-            self.record(|| Entry::said(&content, outcome)).await;
-        }
-        result
-    }
-
     /// A send takes far more memory than waiting code may hold, so it has a place of its own.
-    async fn send(&self, content: Content) -> Result<Sent, SendError> {
-        let ctx = self.ctx();
-        Box::pin(ctx.reply(content)).await
+    pub(super) fn say(&self, content: Content) -> BoxFuture<'_, Result<Sent, SendError>> {
+        Box::pin(async move {
+            if let Some(Entry::Said { outcome, .. }) = self.known(Doing::Say(&content)).await {
+                return outcome.result();
+            }
+            let ctx = self.ctx();
+            if self.lock().history.is_none() {
+                return ctx.reply(content).await;
+            }
+            let result = ctx.reply(content.clone()).await;
+            if let Some(outcome) = Outcome::of(&result) {
+                self.record(|| Entry::said(&content, outcome)).await;
+            }
+            result
+        })
     }
 
     /// Asks until an answer is accepted. Every try is the same question.
     pub(super) async fn ask<T>(
         &self,
-        question: Content,
+        question: Box<Content>,
         timeout: Option<Duration>,
         accept: impl Fn(&Answer) -> Result<T, AskAgain>,
     ) -> Result<T, AskError> {
@@ -289,7 +303,7 @@ impl Talk {
             match accept(&answer) {
                 Ok(value) => return Ok(value),
                 Err(AskAgain(say)) => {
-                    self.tell(*say).await?;
+                    self.tell(say).await?;
                     answer = asking.answer(timeout).await?;
                 }
             }
@@ -297,8 +311,8 @@ impl Talk {
     }
 
     /// A deferred send is on its way, so the conversation goes on.
-    async fn tell(&self, content: Content) -> Result<(), SendError> {
-        match self.say(content).await {
+    async fn tell(&self, content: Box<Content>) -> Result<(), SendError> {
+        match self.say(*content).await {
             Ok(_) | Err(SendError::Deferred { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -342,3 +342,59 @@ async fn one_question_at_a_time() {
     assert!(replies[0].starts_with("1 the conversation already waits"), "{replies:?}");
     life.stop().await;
 }
+
+#[tokio::test]
+async fn whoever_acts_beside_a_conversation_that_waits_is_refused() {
+    for durable in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let kept: Arc<Mutex<Option<Conv>>> = Arc::default();
+        let keeps = Arc::clone(&kept);
+        let life = start(
+            &stage,
+            durable,
+            with(move |c: Conv| {
+                *keeps.lock().expect("no panic") = Some(c.clone());
+                async move {
+                    c.ask("colour?").await?;
+                    c.say("thanks").await?;
+                    Ok(())
+                }
+            }),
+        );
+        talk(&life, &[("start", &["colour?"])]).await;
+        let c = kept.lock().expect("no panic").take().expect("it began");
+        assert!(matches!(c.say("beside").await, Err(SendError::LeaseLost(_))));
+        assert!(matches!(c.ctx().reply("beside").await, Err(SendError::LeaseLost(_))));
+        assert!(c.sleep(Duration::ZERO).await.is_err());
+        assert_eq!((c.ctx().chat().as_str(), c.ctx().sender().map(|id| id.as_str())), ("ana", Some("ana")));
+        assert_eq!(c.ctx().text(), "");
+        c.user().set("seen", &true).await.expect("the state of the user is under no turn");
+        talk(&life, &[("red", &["thanks"])]).await;
+        assert_eq!(c.user().get::<bool>("seen").await.expect("it is stored"), Some(true));
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_entered_before_a_question_begins_when_the_code_ends() {
+    for durable in [false, true] {
+        let stage = Stage::new(Resolve::Never);
+        let first = conversation("first", async |c: Conv| {
+            c.enter_with("survey", &"blue")?;
+            c.ask("sure?").await?;
+            c.ask("really?").await?;
+            c.say("then").await?;
+            Result::<()>::Ok(())
+        });
+        let second = async |c: Conv| {
+            let colour: String = c.input()?;
+            c.ask(format!("why {colour}?")).await.map(|_| ()).map_err(Into::into)
+        };
+        let life = start(&stage, durable, |bot| {
+            let bot = bot.when("first", |c: Ctx| async move { c.enter("first") });
+            with(second)(bot).add_conversation(first)
+        });
+        talk(&life, &[("first", &["sure?"]), ("yes", &["really?"]), ("yes", &["then", "why blue?"])]).await;
+        life.stop().await;
+    }
+}

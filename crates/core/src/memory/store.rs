@@ -34,7 +34,7 @@ struct Data {
 struct Space {
     chats: HashMap<ChatId, ChatState>,
     users: HashMap<ParticipantId, BTreeMap<String, Value>>,
-    checkpoints: HashMap<ConversationKey, Checkpoint>,
+    checkpoints: HashMap<ConversationKey, Box<Checkpoint>>,
     /// The largest revision that was cleared, so that none comes back.
     cleared: Option<Revision>,
     last_fence: Fence,
@@ -88,12 +88,16 @@ impl Data {
 }
 
 impl Space {
+    fn checkpoint(&self, key: &ConversationKey) -> Option<&Checkpoint> {
+        self.checkpoints.get(key).map(Box::as_ref)
+    }
+
     fn put_checkpoint(&mut self, key: &ConversationKey, checkpoint: Checkpoint) {
         self.forget_checkpoint(key);
         if let Some(due) = checkpoint.due {
             self.due.insert((due, key.clone()));
         }
-        self.checkpoints.insert(key.clone(), checkpoint);
+        self.checkpoints.insert(key.clone(), Box::new(checkpoint));
     }
 
     fn forget_checkpoint(&mut self, key: &ConversationKey) {
@@ -165,7 +169,7 @@ impl Store for MemoryStore {
     }
 
     async fn checkpoint(&self, key: &ConversationKey) -> Result<Option<Checkpoint>, StoreError> {
-        self.read("checkpoint", |space| space.checkpoints.get(key).cloned())
+        self.read("checkpoint", |space| space.checkpoint(key).cloned())
     }
 
     async fn set_checkpoint(
@@ -176,7 +180,7 @@ impl Store for MemoryStore {
         checkpoint: &Checkpoint,
     ) -> Result<Cas<Revision>, StoreError> {
         self.write("set_checkpoint", |space| {
-            let stored = space.checkpoints.get(key);
+            let stored = space.checkpoint(key);
             if !Checkpoint::accepts(stored, expect, turn) {
                 return Cas::Lost;
             }
@@ -201,7 +205,7 @@ impl Store for MemoryStore {
         expect: Revision,
     ) -> Result<Cas<()>, StoreError> {
         self.write("clear_checkpoint", |space| {
-            let stored = space.checkpoints.get(key);
+            let stored = space.checkpoint(key);
             if !Checkpoint::accepts(stored, Some(expect), turn) {
                 return Cas::Lost;
             }
