@@ -23,7 +23,12 @@ const YIELDS: usize = 32;
 #[derive(Clone)]
 pub struct VirtualClock {
     shared: Arc<Shared>,
+    /// Whose sleeps are counted together.
+    sleeper: Sleeper,
 }
+
+/// Who sleeps: the number of a bot's life, or 0 for anybody else.
+type Sleeper = u64;
 
 struct Shared {
     state: Mutex<State>,
@@ -34,7 +39,7 @@ struct State {
     wall_at_zero: i64,
     monotonic: Duration,
     next: u64,
-    sleepers: BTreeMap<Deadline, Option<Waker>>,
+    sleepers: BTreeMap<Deadline, (Sleeper, Option<Waker>)>,
 }
 
 /// When a sleeper wakes, and the number of its call.
@@ -56,7 +61,18 @@ impl VirtualClock {
             sleepers: BTreeMap::new(),
         };
         let shared = Shared { state: Mutex::new(state), sleeping: watch::Sender::new(0) };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), sleeper: 0 }
+    }
+
+    /// The same clock, whose sleeps are `sleeper`'s.
+    pub(crate) fn of(&self, sleeper: Sleeper) -> Self {
+        Self { shared: Arc::clone(&self.shared), sleeper }
+    }
+
+    /// How many sleeps are under way that are this value's, or nobody's in particular.
+    pub(crate) fn own_sleepers(&self) -> usize {
+        let state = self.shared.lock();
+        state.sleepers.values().filter(|(sleeper, _)| [0, self.sleeper].contains(sleeper)).count()
     }
 
     /// Sets the wall clock. The monotonic clock and the sleepers do not notice.
@@ -96,7 +112,7 @@ impl VirtualClock {
             std::mem::replace(&mut state.sleepers, later)
         };
         self.shared.announce();
-        wakers.into_values().flatten().for_each(Waker::wake);
+        wakers.into_values().filter_map(|(_, waker)| waker).for_each(Waker::wake);
     }
 
     /// How many sleeps are under way.
@@ -139,7 +155,7 @@ impl Shared {
                 state.monotonic = state.monotonic.max(target);
                 return None;
             };
-            let ((deadline, _), waker) = entry.remove_entry();
+            let ((deadline, _), (_, waker)) = entry.remove_entry();
             state.monotonic = state.monotonic.max(deadline);
             waker
         };
@@ -173,7 +189,7 @@ impl Clock for VirtualClock {
             let deadline = (state.monotonic.saturating_add(duration), state.next);
             state.next += 1;
             if !duration.is_zero() {
-                state.sleepers.insert(deadline, None);
+                state.sleepers.insert(deadline, (self.sleeper, None));
             }
             deadline
         };
@@ -192,7 +208,7 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         match self.shared.lock().sleepers.get_mut(&self.deadline) {
-            Some(waker) => {
+            Some((_, waker)) => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
             }

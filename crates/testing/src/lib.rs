@@ -14,8 +14,8 @@ mod transcript;
 pub use botmesh_core::journal::WritePoint;
 
 pub use bot::{
-    Containing, CrashPoint, Expected, Matching, Span, Step, TestBot, TestBotOptions, TestUser, containing,
-    matching,
+    Containing, CrashPoint, Expected, Matching, Replica, Span, Step, TestBot, TestBotOptions, TestUser,
+    containing, matching,
 };
 pub use channel::CrashableProvider;
 pub use clock::VirtualClock;

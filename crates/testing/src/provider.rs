@@ -44,6 +44,15 @@ pub enum SendFault {
 #[derive(Clone)]
 pub struct MockProvider {
     shared: Arc<Shared>,
+    door: Arc<Door>,
+}
+
+/// Where one replica is connected.
+struct Door {
+    /// From 1.
+    replica: usize,
+    connection: watch::Sender<ConnectionState>,
+    sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
 }
 
 struct Shared {
@@ -51,8 +60,6 @@ struct Shared {
     capabilities: Capabilities,
     shelf: Shelf,
     state: Mutex<State>,
-    connection: watch::Sender<ConnectionState>,
-    sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
     changes: watch::Sender<u64>,
     released: watch::Sender<u64>,
 }
@@ -89,12 +96,21 @@ impl MockProvider {
             capabilities,
             shelf: Shelf::default(),
             state: Mutex::default(),
-            connection: watch::Sender::new(ConnectionState::Closed),
-            sink: watch::Sender::new(None),
             changes: watch::Sender::new(0),
             released: watch::Sender::new(0),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), door: Arc::new(Door::new(1)) }
+    }
+
+    /// The same channel, as the replica of this number is connected to it. What is delivered through this value reaches
+    /// this replica alone, and what it sends bears its number. The value that `new` made is replica 1's.
+    #[must_use]
+    pub fn replica(&self, number: usize) -> Self {
+        let door = match number == self.door.replica {
+            true => Arc::clone(&self.door),
+            false => Arc::new(Door::new(number)),
+        };
+        Self { shared: Arc::clone(&self.shared), door }
     }
 
     /// Delivers an event to the bot, as the channel would, and returns what the bot answered. Waits until a bot runs.
@@ -128,12 +144,17 @@ impl MockProvider {
     }
 
     async fn running_sink(&self) -> Arc<dyn InboundSink> {
-        let mut sinks = self.shared.sink.subscribe();
+        let mut sinks = self.door.sink.subscribe();
         let sink = match patient(sinks.wait_for(Option::is_some)).await {
             Some(Ok(sink)) => sink.clone(),
             Some(Err(_)) | None => None,
         };
         sink.unwrap_or_else(|| panic!("no bot has run this provider within {PATIENCE:?}"))
+    }
+
+    /// Which replica this value is connected to.
+    pub(crate) fn number(&self) -> usize {
+        self.door.replica
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -184,6 +205,11 @@ impl MockProvider {
     /// Every call of `send` so far, in order.
     pub fn sent(&self) -> Vec<Sent> {
         self.shared.lock().sent.clone()
+    }
+
+    /// Looks at every call of `send` so far without copying them.
+    pub(crate) fn view<T>(&self, look: impl FnOnce(&[Sent]) -> T) -> T {
+        look(&self.shared.lock().sent)
     }
 
     /// What users see: the delivered messages, in order.
@@ -260,9 +286,10 @@ impl Shared {
     }
 
     /// Records a call and decides what becomes of it; returns its place in the list, and its fault.
-    fn record(&self, request: SendRequest<'_>) -> (usize, Option<SendFault>) {
+    fn record(&self, replica: usize, request: SendRequest<'_>) -> (usize, Option<SendFault>) {
         let mut state = self.lock();
         let mut sent = Sent {
+            replica,
             chat: request.chat.clone(),
             content: request.content.clone(),
             token: request.token.cloned(),
@@ -345,17 +372,17 @@ impl Provider for MockProvider {
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.shared.connection.subscribe()
+        self.door.connection.subscribe()
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
-        let _running = Running::new(&self.shared, sink);
+        let _running = Running::new(&self.door, sink);
         stop.cancelled().await;
         Ok(())
     }
 
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
-        let (place, fault) = self.shared.record(request);
+        let (place, fault) = self.shared.record(self.door.replica, request);
         let outcome = if matches!(fault, Some(SendFault::Hang)) {
             self.shared.stand_still().await;
             self.shared.go_on(place)
@@ -400,23 +427,30 @@ fn lost_answer() -> ChannelError {
     ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the test lost the answer")
 }
 
+impl Door {
+    fn new(replica: usize) -> Self {
+        let (connection, sink) = (watch::Sender::new(ConnectionState::Closed), watch::Sender::new(None));
+        Self { replica, connection, sink }
+    }
+}
+
 /// A bot runs the provider. Ends also when the bot is killed.
 struct Running<'a> {
-    shared: &'a Shared,
+    door: &'a Door,
     sink: Arc<dyn InboundSink>,
 }
 
 impl<'a> Running<'a> {
-    fn new(shared: &'a Shared, sink: Arc<dyn InboundSink>) -> Self {
-        shared.sink.send_replace(Some(Arc::clone(&sink)));
-        shared.connection.send_replace(ConnectionState::Open);
-        Self { shared, sink }
+    fn new(door: &'a Door, sink: Arc<dyn InboundSink>) -> Self {
+        door.sink.send_replace(Some(Arc::clone(&sink)));
+        door.connection.send_replace(ConnectionState::Open);
+        Self { door, sink }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let ended = self.shared.sink.send_if_modified(|sink| {
+        let ended = self.door.sink.send_if_modified(|sink| {
             let mine = sink.as_ref().is_some_and(|sink| Arc::ptr_eq(sink, &self.sink));
             if mine {
                 *sink = None;
@@ -424,7 +458,7 @@ impl Drop for Running<'_> {
             mine
         });
         if ended {
-            self.shared.connection.send_replace(ConnectionState::Closed);
+            self.door.connection.send_replace(ConnectionState::Closed);
         }
     }
 }

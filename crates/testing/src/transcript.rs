@@ -11,6 +11,8 @@ use botmesh_core::provider::SendReceipt;
 /// One call of `send`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
+    /// Which replica called, counted from 1; see [`MockProvider::replica`](crate::MockProvider::replica).
+    pub replica: usize,
     /// To which chat.
     pub chat: ChatId,
     /// What.

@@ -1,16 +1,14 @@
 //! One life of a bot under test, from its start to its stop or crash.
 
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use botmesh::{Bot, BotEvent};
-use botmesh_core::inbound::Inbound;
-use botmesh_core::provider::{AdmitError, ConnectionState, Provider};
+use botmesh_core::coordinator::MemoryCoordinator;
 use botmesh_core::spawn::Spawner;
-use botmesh_core::time::Clock;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 
+use super::post::Post;
 use super::tasks::Tasks;
 use crate::{Crash, CrashableProvider, CrashableStore, LossyKv, MockProvider, SendOutcome, VirtualClock};
 
@@ -21,21 +19,27 @@ const RESTING: [&str; 2] = ["session", "sweeper"];
 /// The task by which the channel hands over what users say.
 const DELIVERY: &str = "delivery";
 
-/// After how long the channel delivers again what the bot did not take over.
-const REDELIVERY: Duration = Duration::from_secs(1);
-
 pub(super) struct Life {
+    /// The number of the life, from 1, over all replicas.
+    pub(super) number: u64,
     pub(super) bot: Bot,
     pub(super) process: Crash,
     pub(super) journal: LossyKv,
     pub(super) store: CrashableStore,
     pub(super) provider: CrashableProvider,
+    /// The channel below, and the clock, as this life has them.
+    pub(super) channel: MockProvider,
+    pub(super) clock: VirtualClock,
+    pub(super) coordinator: Option<MemoryCoordinator>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) events: Mutex<Events>,
     /// What running the bot came to.
     pub(super) ended: Arc<OnceLock<Result<(), String>>>,
     /// Calls of the channel that stood still before this life.
     pub(super) hung_before: usize,
+    /// Whether it was asked to stop, and whether it stands still.
+    pub(super) stopping: AtomicBool,
+    pub(super) frozen: AtomicBool,
 }
 
 /// What the bot told, and what of it the test has not taken down.
@@ -62,65 +66,37 @@ impl Events {
     }
 }
 
-/// What users said and the bot has not taken over, in order.
-#[derive(Default)]
-pub(super) struct Outstanding {
-    events: Mutex<VecDeque<Inbound>>,
-    more: Notify,
-    /// Why the bot refused events for good.
-    refused: Mutex<Vec<String>>,
-}
-
-impl Outstanding {
-    pub(super) fn push(&self, inbound: Inbound) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(inbound);
-        self.more.notify_one();
-    }
-
-    fn front(&self) -> Option<Inbound> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).front().cloned()
-    }
-
-    fn pop(&self) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    }
-
-    pub(super) fn take_refused(&self) -> Vec<String> {
-        std::mem::take(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn refuse(&self, problem: String) {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(problem);
-    }
-}
-
 impl Life {
     /// Starts the tasks of the bot and of the channel; they run during the test's steps.
-    pub(super) fn begin(&self, channel: &MockProvider, clock: &VirtualClock, outstanding: &Arc<Outstanding>) {
+    pub(super) fn begin(&self, post: &Arc<Post>) {
         let (bot, ended) = (self.bot.clone(), Arc::clone(&self.ended));
         let run = async move {
             let result = bot.run().await.map_err(|error| botmesh::describe(&*error));
             debug_assert!(ended.set(result).is_ok(), "a bot runs once");
         };
         self.tasks.spawn("bot", Box::pin(run));
-        let deliver =
-            deliver_all(channel.clone(), clock.clone(), self.process.clone(), Arc::clone(outstanding));
+        let (post, life) = (Arc::clone(post), self.number);
+        let (channel, clock) = (self.channel.clone(), self.clock.clone());
+        let deliver = async move { post.deliver_to(life, channel, clock).await };
         self.tasks.spawn(DELIVERY, Box::pin(deliver));
     }
 
     /// Whether the bot can do nothing before time passes or somebody says something.
-    pub(super) fn is_settled(&self, channel: &MockProvider, clock: &VirtualClock) -> bool {
-        if self.journal.calls_under_way() + self.store.calls_under_way() > 0 {
+    pub(super) fn is_settled(&self) -> bool {
+        if self.is_frozen() {
+            return true;
+        }
+        if self.calls_under_way() > 0 {
             return false;
         }
         let alive = self.tasks.alive();
         let busy = alive.keys().any(|task| !IDLE.contains(task));
         let resting: usize = RESTING.iter().filter_map(|task| alive.get(task)).sum();
         let waits = || {
-            clock.sleepers() > resting
+            self.clock.own_sleepers() > resting
                 || self.has_no_lease()
                 || self.journal.hanging() > 0
-                || hanging(channel) > self.hung_before
+                || hanging(&self.channel) > self.hung_before
         };
         self.is_over() || !busy || waits()
     }
@@ -129,15 +105,44 @@ impl Life {
         self.process.happened() || self.ended.get().is_some()
     }
 
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Relaxed)
+    }
+
+    /// Whether it takes messages over.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_over() && !self.is_frozen() && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Whether its tasks are run. Those of a dead life only until the backend has answered what it was asked before.
+    pub(super) fn is_polled(&self) -> bool {
+        !self.is_frozen() && (!self.process.happened() || self.calls_under_way() > 0)
+    }
+
+    fn calls_under_way(&self) -> usize {
+        self.journal.calls_under_way() + self.store.calls_under_way()
+    }
+
+    /// Lets the others know that it is dead. Its tasks end as soon as the backend has answered what it was asked before.
+    pub(super) fn bury(&self) {
+        if let Some(coordinator) = &self.coordinator {
+            coordinator.crash();
+        }
+        if self.calls_under_way() == 0 {
+            self.tasks.kill();
+        }
+    }
+
     /// Why nothing more is to be expected of this life.
     pub(super) fn end(&self) -> Option<String> {
         if self.process.happened() {
-            return Some("the bot has crashed; `restart` it".to_owned());
+            return Some("has crashed; `restart` it".to_owned());
         }
-        Some(match self.ended.get()? {
-            Ok(()) => "the bot has stopped; `restart` it".to_owned(),
-            Err(error) => format!("the bot has ended: {error}"),
-        })
+        match self.ended.get() {
+            Some(Ok(())) => Some("has stopped; `restart` it".to_owned()),
+            Some(Err(error)) => Some(format!("has ended: {error}")),
+            None => self.is_frozen().then(|| "stands still; `thaw` it".to_owned()),
+        }
     }
 
     pub(super) fn new_events(&self) -> Vec<BotEvent> {
@@ -155,13 +160,15 @@ impl Life {
 
     /// What keeps the bot from coming to rest.
     pub(super) fn describe_work(&self) -> String {
-        let calls = self.journal.calls_under_way() + self.store.calls_under_way();
-        format!("tasks: {:?}, calls of the backend: {calls}", self.tasks.alive())
+        format!("tasks: {:?}, calls of the backend: {}", self.tasks.alive(), self.calls_under_way())
     }
 
     /// The end of the process, wherever it stands.
     pub(super) fn kill(&self) {
         self.process.now();
+        if let Some(coordinator) = &self.coordinator {
+            coordinator.crash();
+        }
         self.tasks.kill();
     }
 }
@@ -173,35 +180,9 @@ impl Drop for Life {
     }
 }
 
+/// How many calls of this replica stand still.
 pub(super) fn hanging(channel: &MockProvider) -> usize {
-    channel.sent().iter().filter(|sent| sent.outcome == SendOutcome::Hanging).count()
-}
-
-/// Hands over what users say, in order. What the bot does not take over is delivered again, by the next life if this one
-/// is over.
-async fn deliver_all(
-    channel: MockProvider,
-    clock: VirtualClock,
-    process: Crash,
-    outstanding: Arc<Outstanding>,
-) {
-    let mut connection = channel.connection();
-    loop {
-        let Some(inbound) = outstanding.front() else {
-            outstanding.more.notified().await;
-            continue;
-        };
-        if connection.wait_for(|state| *state == ConnectionState::Open).await.is_err() {
-            return;
-        }
-        match channel.deliver(inbound).await {
-            Ok(_) => outstanding.pop(),
-            Err(AdmitError::Invalid(problem)) => {
-                outstanding.pop();
-                outstanding.refuse(problem);
-            }
-            Err(_) if process.happened() => return,
-            Err(_) => clock.sleep(REDELIVERY).await,
-        }
-    }
+    let replica = channel.number();
+    let hangs = |sent: &&crate::Sent| sent.replica == replica && sent.outcome == SendOutcome::Hanging;
+    channel.view(|sent| sent.iter().filter(hangs).count())
 }

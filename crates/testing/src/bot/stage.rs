@@ -1,12 +1,13 @@
 //! What outlives a process: users, channel, journals, state and time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use botmesh::{Bot, BotBuilder, BotEvent, Durability};
+use botmesh::{Bot, BotBuilder, BotEvent, Coordination, Durability, HandoverConfig};
+use botmesh_core::coordinator::{Fence, MemoryCoordinator, MemoryHub};
 use botmesh_core::entropy::SeededEntropy;
 use botmesh_core::error::ConfigError;
 use botmesh_core::id::{ChatId, EventId};
@@ -17,7 +18,8 @@ use botmesh_core::store::Store;
 use botmesh_core::time::Clock;
 
 use super::diary::Diary;
-use super::life::{Events, Life, Outstanding, hanging};
+use super::life::{Events, Life, hanging};
+use super::post::{Bearer, Post};
 use super::tasks::Tasks;
 use crate::{Crash, CrashableProvider, CrashableStore, LossyKv, MockProvider, Sent, VirtualClock};
 
@@ -27,6 +29,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the bot may wait for something outside of it, such as a server that a handler calls, in real time.
 const REAL_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long starting takes.
+const START: Duration = Duration::from_millis(10);
+
 /// How often the bot may go on without coming to rest.
 const MAX_ROUNDS: usize = 100_000;
 
@@ -34,7 +39,7 @@ const MAX_ROUNDS: usize = 100_000;
 const STEPS: u32 = 2_000;
 const LONGEST_STEP: Duration = Duration::from_secs(15);
 
-pub(super) type Build = Box<dyn Fn(BotBuilder) -> BotBuilder + Send + Sync>;
+pub(super) type Build = Arc<dyn Fn(BotBuilder) -> BotBuilder + Send + Sync>;
 pub(super) type EachLife = Box<dyn Fn(u64, &LossyKv) + Send + Sync>;
 
 pub(super) struct Stage {
@@ -42,24 +47,46 @@ pub(super) struct Stage {
     pub(super) clock: VirtualClock,
     pub(super) kv: Arc<dyn DurableKv>,
     pub(super) store: Arc<dyn Store>,
-    pub(super) durability: Durability,
+    /// `None` for bots without journals.
+    pub(super) durability: Option<Durability>,
+    /// `None` for a bot that is alone.
+    pub(super) shared: Option<Shared>,
+    pub(super) seed: u64,
     pub(super) each_life: EachLife,
-    pub(super) build: Build,
-    pub(super) outstanding: Arc<Outstanding>,
+    pub(super) post: Arc<Post>,
     pub(super) state: Mutex<State>,
+}
+
+/// How the replicas share the chats.
+pub(super) struct Shared {
+    pub(super) hub: MemoryHub,
+    pub(super) handover: HandoverConfig,
+    pub(super) turn_wait: Duration,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    life: Option<Arc<Life>>,
+    replicas: Vec<Slot>,
     lives: u64,
     events: u64,
     /// How many messages of each chat were expected.
     read: HashMap<ChatId, usize>,
     diary: Diary,
-    told: Vec<BotEvent>,
+    /// What the replicas told, with their numbers.
+    pub(super) told: Vec<(usize, BotEvent)>,
+    /// Which of it is a hand-over that was expected.
+    pub(super) expected: BTreeSet<usize>,
+    has_floor: bool,
+}
+
+/// A replica, from life to life.
+struct Slot {
+    life: Arc<Life>,
+    channel: MockProvider,
+    build: Build,
+    instance: String,
     /// A crash that was asked for and has not happened.
-    pub(super) armed: Option<String>,
+    armed: Option<String>,
 }
 
 impl Stage {
@@ -71,49 +98,123 @@ impl Stage {
         &self.mock
     }
 
-    pub(super) fn life(&self) -> Arc<Life> {
-        let life = self.state().life.clone();
-        life.unwrap_or_else(|| unreachable!("a stage begins with a life"))
+    pub(super) fn replicas(&self) -> usize {
+        self.state().replicas.len()
     }
 
-    /// Starts the next life.
-    pub(super) fn start(&self, instance: Option<&str>) -> Result<(), ConfigError> {
-        // Starting takes its time.
-        self.clock.jump(Duration::from_millis(10));
-        let seed = {
+    /// The current life of a replica; they are counted from 1.
+    pub(super) fn life(&self, replica: usize) -> Arc<Life> {
+        Arc::clone(&self.state().replicas[replica - 1].life)
+    }
+
+    pub(super) fn channel(&self, replica: usize) -> MockProvider {
+        self.state().replicas[replica - 1].channel.clone()
+    }
+
+    fn lives(&self) -> Vec<Arc<Life>> {
+        self.state().replicas.iter().map(|replica| Arc::clone(&replica.life)).collect()
+    }
+
+    /// What a replica is called.
+    pub(super) fn name(&self, replica: usize) -> String {
+        match self.replicas() {
+            1 => "the bot".to_owned(),
+            _ => format!("replica-{replica}"),
+        }
+    }
+
+    pub(super) fn arm(&self, replica: usize, crash: String) {
+        self.state().replicas[replica - 1].armed = Some(crash);
+    }
+
+    pub(super) fn take_armed(&self, replica: usize) -> Option<String> {
+        self.state().replicas[replica - 1].armed.take()
+    }
+
+    /// Adds a replica with its first life.
+    pub(super) fn add(&self, replica: usize, instance: String, build: Build) -> Result<(), ConfigError> {
+        self.clock.jump(START);
+        let channel = self.mock.replica(replica);
+        let life = self.bear(&channel, &instance, &build)?;
+        self.state().replicas.push(Slot { life, channel, build, instance, armed: None });
+        Ok(())
+    }
+
+    /// Starts the next life of a replica whose last one is over; from now on as another instance or with another build,
+    /// where one is given.
+    pub(super) async fn start_again(
+        &self,
+        replica: usize,
+        instance: Option<String>,
+        build: Option<Build>,
+    ) -> Result<(), String> {
+        self.life(replica).kill();
+        self.advance(START).await?;
+        self.note(format!("  ! {} starts again", self.name(replica)));
+        let (channel, instance, build) = {
+            let slot = &mut self.state().replicas[replica - 1];
+            slot.instance = instance.unwrap_or_else(|| slot.instance.clone());
+            slot.build = build.unwrap_or_else(|| Arc::clone(&slot.build));
+            (slot.channel.clone(), slot.instance.clone(), Arc::clone(&slot.build))
+        };
+        let life = self
+            .bear(&channel, &instance, &build)
+            .map_err(|error| format!("{} cannot be built: {error}", self.name(replica)))?;
+        self.state().replicas[replica - 1].life = life;
+        self.settle().await
+    }
+
+    /// A new life.
+    fn bear(&self, channel: &MockProvider, instance: &str, build: &Build) -> Result<Arc<Life>, ConfigError> {
+        let number = {
             let mut state = self.state();
             state.lives += 1;
             state.lives
         };
         let process = Crash::new();
         let journal = LossyKv::of_process(Arc::clone(&self.kv), process.clone());
-        (self.each_life)(seed, &journal);
+        (self.each_life)(number, &journal);
         let store = CrashableStore::new(Arc::clone(&self.store), process.clone());
-        let provider = CrashableProvider::new(Arc::new(self.mock.clone()), process.clone());
-        let tasks = Arc::new(Tasks::default());
+        let provider = CrashableProvider::new(Arc::new(channel.clone()), process.clone());
+        let (tasks, clock) = (Arc::new(Tasks::default()), self.clock.of(number));
         let seams = Seams {
-            clock: Arc::new(self.clock.clone()),
-            entropy: Arc::new(SeededEntropy::new(seed)),
+            clock: Arc::new(clock.clone()),
+            entropy: Arc::new(SeededEntropy::new(self.seed.wrapping_add(number))),
             spawner: Arc::<Tasks>::clone(&tasks),
         };
-        let kv: Arc<dyn DurableKv> = Arc::new(journal.clone());
-        let mut durability = self.durability.clone().with_backend(kv);
-        if let Some(instance) = instance {
-            durability = durability.with_instance_id(instance);
+        let shared = self.shared.as_ref();
+        let coordinator = shared.map(|shared| shared.hub.coordinator(&*seams.entropy));
+        let mut builder = build(Bot::builder()).provider(provider.clone()).store(store.clone()).seams(seams);
+        if let Some(durability) = &self.durability {
+            let kv: Arc<dyn DurableKv> = Arc::new(journal.clone());
+            builder = builder.durability(durability.clone().with_backend(kv).with_instance_id(instance));
         }
-        let bot = (self.build)(Bot::builder())
-            .provider(provider.clone())
-            .store(store.clone())
-            .durability(durability)
-            .seams(seams)
-            .build()?;
-        let events = Events::new(bot.events());
-        let ended = Arc::new(OnceLock::new());
-        let hung_before = hanging(&self.mock);
-        let life = Life { bot, process, journal, store, provider, tasks, events, ended, hung_before };
-        life.begin(&self.mock, &self.clock, &self.outstanding);
-        self.state().life = Some(Arc::new(life));
-        Ok(())
+        if let (Some(shared), Some(coordinator)) = (shared, &coordinator) {
+            let coordination = Coordination::new(coordinator.clone())
+                .with_turn_wait(shared.turn_wait)
+                .with_handover(shared.handover.clone());
+            builder = builder.coordination(coordination);
+        }
+        let bot = builder.build()?;
+        let life = Life {
+            number,
+            events: Events::new(bot.events()),
+            bot,
+            process,
+            journal,
+            store,
+            provider,
+            channel: channel.clone(),
+            clock,
+            coordinator,
+            tasks,
+            ended: Arc::new(OnceLock::new()),
+            hung_before: hanging(channel),
+            stopping: false.into(),
+            frozen: false.into(),
+        };
+        life.begin(&self.post);
+        Ok(Arc::new(life))
     }
 
     pub(super) fn next_event(&self) -> EventId {
@@ -123,74 +224,131 @@ impl Stage {
     }
 
     /// A user says something; the bot hears of it in the next step.
-    pub(super) fn deliver(&self, inbound: Inbound) {
-        self.note(said(&inbound));
-        self.outstanding.push(inbound);
+    pub(super) fn deliver(&self, inbound: Inbound, wanted: Option<usize>) {
+        let through = wanted.map_or(String::new(), |replica| format!(" (through {})", self.name(replica)));
+        self.note(format!("{}{through}", said(&inbound)));
+        self.post.push(inbound, wanted);
+    }
+
+    /// Gives each message to a replica that takes messages over, if there is one.
+    fn distribute(&self, lives: &[Arc<Life>]) {
+        let open = (1..).zip(lives).filter(|(_, life)| life.is_open());
+        let bearers: Vec<_> = open.map(|(replica, life)| Bearer { replica, life: life.number }).collect();
+        for detour in self.post.distribute(&bearers) {
+            self.note(format!("  ! {} gets \"{}\"", self.name(detour.to), said(&detour.inbound)));
+        }
+    }
+
+    /// Runs the tasks of each replica in turn, as far as they come. Whether any could go on.
+    fn run(&self, lives: &[Arc<Life>], context: &mut Context<'_>) -> bool {
+        self.distribute(lives);
+        let mut went_on = false;
+        for life in lives {
+            went_on |= life.tasks.run(context, || life.is_polled());
+            if life.process.happened() {
+                life.bury();
+            }
+        }
+        went_on
     }
 
     /// Lets the bot do what it can do without time passing.
     pub(super) async fn settle(&self) -> Result<(), String> {
-        let life = self.life();
+        self.raise_fences().await?;
+        let lives = self.lives();
         let mut calm = 0;
         for _ in 0..MAX_ROUNDS {
-            let went_on = poll_fn(|context| Poll::Ready(life.tasks.run(context))).await;
+            let went_on = poll_fn(|context| Poll::Ready(self.run(&lives, context))).await;
             calm = if went_on { 0 } else { calm + 1 };
             if calm < 2 {
                 // What only gave way goes on when this task gives way too.
                 tokio::task::yield_now().await;
                 continue;
             }
-            if life.is_settled(&self.mock, &self.clock) {
-                return self.look(&life);
+            if lives.iter().all(|life| life.is_settled()) {
+                return self.look(&lives);
             }
-            let woken = poll_fn(|context| match life.tasks.run(context) {
+            let woken = poll_fn(|context| match self.run(&lives, context) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             });
             if in_real_time(woken).await.is_none() {
-                let work = life.describe_work();
+                let work = self.describe_work(&lives);
                 return Err(
                     self.failure(&format!("the bot does not come to rest in {REAL_PATIENCE:?} ({work})"))
                 );
             }
             calm = 0;
         }
-        Err(self.failure(&format!("the bot never comes to rest ({})", life.describe_work())))
+        Err(self.failure(&format!("the bot never comes to rest ({})", self.describe_work(&lives))))
+    }
+
+    fn describe_work(&self, lives: &[Arc<Life>]) -> String {
+        let busy = (1..).zip(lives).filter(|(_, life)| !life.is_settled());
+        let work: Vec<_> =
+            busy.map(|(replica, life)| format!("{}: {}", self.name(replica), life.describe_work())).collect();
+        work.join("; ")
+    }
+
+    /// Sees to it, once, that turns have higher numbers than those which the store knows from before.
+    async fn raise_fences(&self) -> Result<(), String> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        if std::mem::replace(&mut self.state().has_floor, true) {
+            return Ok(());
+        }
+        let floor =
+            self.store.last_fence().await.map_err(|error| format!("the store cannot be read: {error}"))?;
+        if floor > Fence(0) {
+            let _ = shared.hub.clone().with_floor(floor);
+            // Nothing has run yet: a new session takes the floor over.
+            self.lives()
+                .iter()
+                .filter_map(|life| life.coordinator.as_ref())
+                .for_each(MemoryCoordinator::lose);
+        }
+        Ok(())
     }
 
     /// Takes down what happened.
-    fn look(&self, life: &Life) -> Result<(), String> {
+    fn look(&self, lives: &[Arc<Life>]) -> Result<(), String> {
         let now = self.clock.monotonic();
-        let mut sent = self.mock.sent();
+        let alone = lives.len() == 1;
+        let who = |replica| if alone { String::new() } else { format!("replica-{replica}: ") };
+        let sender = |replica| if alone { "bot".to_owned() } else { format!("replica-{replica}") };
         let mut state = self.state();
-        for sent in sent.drain(state.diary.sends..) {
+        let sent = self.mock.view(|sent| sent[state.diary.sends..].to_vec());
+        for sent in sent {
             state.diary.sends += 1;
             let chat = &sent.chat;
             let buttons: Vec<_> =
                 sent.content.buttons.iter().map(|button| format!("[{}]", button.title)).collect();
             let text = [sent.text(), &buttons.join(" ")].join(" ");
             let note = if sent.is_delivery() { String::new() } else { format!(" ({:?})", sent.outcome) };
-            state.diary.write(now, format!("    bot to {chat}: {}{note}", text.trim_end()));
+            let (sender, text) = (sender(sent.replica), text.trim_end());
+            state.diary.write(now, format!("    {sender} to {chat}: {text}{note}"));
         }
-        for event in life.new_events() {
-            if !matches!(event, BotEvent::Started | BotEvent::Stopped) {
-                state.diary.write(now, format!("  ! {event}"));
+        for (replica, life) in (1..).zip(lives) {
+            for event in life.new_events() {
+                if !matches!(event, BotEvent::Started | BotEvent::Stopped) {
+                    state.diary.write(now, format!("  ! {}{event}", who(replica)));
+                }
+                state.told.push((replica, event));
             }
-            state.told.push(event);
-        }
-        let armed = if life.process.happened() { state.armed.take() } else { None };
-        if let Some(crash) = armed {
-            state.diary.write(now, format!("  ! the bot crashes {crash}"));
+            let armed = &mut state.replicas[replica - 1].armed;
+            if let Some(crash) = armed.take_if(|_| life.process.happened()) {
+                let name = if alone { "the bot" } else { &*sender(replica) };
+                state.diary.write(now, format!("  ! {name} crashes {crash}"));
+            }
         }
         drop(state);
-        match self.outstanding.take_refused().first() {
+        match self.post.take_refused().first() {
             Some(problem) => Err(self.failure(&format!("the bot refused an event: {problem}"))),
             None => Ok(()),
         }
     }
 
-    /// Everything the bots told so far.
-    pub(super) fn told(&self) -> Vec<BotEvent> {
+    /// Everything the bots told so far, and which replica did.
+    pub(super) fn told(&self) -> Vec<(usize, BotEvent)> {
         self.state().told.clone()
     }
 
@@ -243,25 +401,37 @@ impl Stage {
 
     /// The next message to a chat that was not expected yet. Time passes until there is one.
     pub(super) async fn next_reply(&self, chat: &ChatId) -> Result<Option<Sent>, String> {
-        let life = self.life();
-        let reply = self.wait_for(PATIENCE, || {
-            let reply = self.take_reply(chat);
-            match reply {
-                None if life.is_over() => Some(None),
-                None => None,
-                reply => Some(reply),
-            }
+        let reply = self.wait_for(PATIENCE, || match self.take_reply(chat) {
+            None => self.nobody_runs().then_some(None),
+            reply => Some(reply),
         });
-        match (reply.await?.flatten(), life.end()) {
-            (None, Some(end)) => Err(self.failure(&format!("{chat}: expected a reply, but {end}"))),
-            (reply, _) => Ok(reply),
+        match reply.await?.flatten() {
+            None if self.nobody_runs() => {
+                Err(self.failure(&format!("{chat}: expected a reply, but {}", self.ends())))
+            }
+            reply => Ok(reply),
         }
+    }
+
+    /// Whether nothing more is to be expected of any replica.
+    pub(super) fn nobody_runs(&self) -> bool {
+        self.lives().iter().all(|life| life.is_over() || life.is_frozen())
+    }
+
+    /// Why not.
+    pub(super) fn ends(&self) -> String {
+        let lives = self.lives();
+        let ends = (1..)
+            .zip(&lives)
+            .filter_map(|(replica, life)| life.end().map(|end| format!("{} {end}", self.name(replica))));
+        ends.collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn take_reply(&self, chat: &ChatId) -> Option<Sent> {
         let mut state = self.state();
         let read = state.read.entry(chat.clone()).or_default();
-        let reply = self.mock.delivered().into_iter().filter(|sent| sent.chat == *chat).nth(*read)?;
+        let seen = |sent: &&Sent| sent.chat == *chat && sent.is_delivery();
+        let reply = self.mock.view(|sent| sent.iter().filter(seen).nth(*read).cloned())?;
         *read += 1;
         Some(reply)
     }

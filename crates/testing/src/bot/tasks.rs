@@ -34,13 +34,16 @@ struct Named {
 }
 
 impl Tasks {
-    /// Runs every task as far as it comes. Whether any could go on.
-    pub(super) fn run(&self, context: &mut Context<'_>) -> bool {
+    /// Runs every task as far as it comes while `alive`. Whether any could go on.
+    pub(super) fn run(&self, context: &mut Context<'_>, alive: impl Fn() -> bool) -> bool {
         let before = self.counts.polls.load(Ordering::Relaxed);
         let woken = Arc::new(Woken { test: context.waker().clone(), again: AtomicBool::new(true) });
         let waker = Waker::from(Arc::clone(&woken));
         let mut running = lock(&self.running);
         for _ in 0..ROUNDS {
+            if !alive() {
+                break;
+            }
             let spawned = std::mem::take(&mut *lock(&self.spawned));
             if spawned.is_empty() && !woken.again.swap(false, Ordering::Relaxed) {
                 break;

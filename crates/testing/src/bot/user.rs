@@ -1,6 +1,6 @@
 use botmesh_core::Bytes;
 use botmesh_core::content::{Button, Content};
-use botmesh_core::id::{ChatId, MessageId, ParticipantId};
+use botmesh_core::id::{ChatId, ConversationKey, MessageId, ParticipantId};
 use botmesh_core::inbound::{Inbound, InboundBody, InboundMedia, Participant};
 use std::sync::Arc;
 
@@ -16,17 +16,43 @@ pub struct TestUser {
     stage: Arc<Stage>,
     name: String,
     group: Option<String>,
+    /// The replica that gets what the user says.
+    replica: Option<usize>,
 }
 
 impl TestUser {
     pub(super) fn new(stage: Arc<Stage>, name: String) -> Self {
-        Self { stage, name, group: None }
+        Self { stage, name, group: None, replica: None }
     }
 
     /// The same user in a group.
     #[must_use]
     pub fn in_group(&self, group: impl Into<String>) -> Self {
         Self { group: Some(group.into()), ..self.clone() }
+    }
+
+    /// The same user, whose messages a load balancer gives to the replica of this number, counted from 1. If that one does
+    /// not run, or dies or stands still before it has taken a message over, the message goes to the first one that runs, or
+    /// waits until one does.
+    ///
+    /// # Panics
+    /// If there is no such replica.
+    #[must_use]
+    #[track_caller]
+    pub fn through(&self, replica: usize) -> Self {
+        let replicas = self.stage.replicas();
+        assert!(
+            (1..=replicas).contains(&replica),
+            "there is no replica {replica}; there are 1 to {replicas}"
+        );
+        Self { replica: Some(replica), ..self.clone() }
+    }
+
+    pub(super) fn key(&self) -> ConversationKey {
+        match &self.group {
+            Some(group) => ConversationKey::in_group(group.as_str(), self.name.as_str()),
+            None => ConversationKey::private(self.name.as_str()),
+        }
     }
 
     /// The id of the chat.
@@ -78,7 +104,7 @@ impl TestUser {
         let event = self.stage.next_event();
         let inbound = Inbound { reply_to, ..Inbound::private(event, self.chat(), body) };
         let sender = Some(Participant::new(ParticipantId::from(self.name.as_str())));
-        self.stage.deliver(Inbound { sender, group: self.group.is_some(), ..inbound });
+        self.stage.deliver(Inbound { sender, group: self.group.is_some(), ..inbound }, self.replica);
         self.stage.settle().await
     }
 
@@ -153,6 +179,7 @@ impl std::fmt::Debug for TestUser {
         f.debug_struct("TestUser")
             .field("name", &self.name)
             .field("group", &self.group)
+            .field("replica", &self.replica)
             .finish_non_exhaustive()
     }
 }

@@ -5,4 +5,5 @@ mod bot;
 mod clock;
 mod lossy;
 mod provider;
+mod replicas;
 mod spawner;
