@@ -57,15 +57,16 @@ fn inbox(state: InboxState) -> InboxRecord {
 }
 
 /// State and attempts after each transition, `None` where it is refused: start, adopt, finish, fail, release, replay,
-/// reschedule, skip.
+/// reschedule, skip, abandon.
 #[test]
 fn an_inbound_record_takes_only_the_transitions_of_its_state() {
     use InboxState::{Dead, Done, Queued, Scheduled, Waiting, Working};
-    type Row = (InboxState, [Option<(InboxState, u32)>; 8]);
+    type Row = (InboxState, [Option<(InboxState, u32)>; 9]);
     let (again, next, skipped) = (Some((Waiting, 0)), Some((Scheduled, 0)), Some((Done, 0)));
+    let given_up = Some((Dead, 0));
     let rows: [Row; 6] = [
-        (Scheduled, [None, Some((Queued, 0)), None, None, None, again, next, skipped]),
-        (Queued, [Some((Working, 1)), Some((Queued, 0)), None, None, None, None, None, None]),
+        (Scheduled, [None, Some((Queued, 0)), None, None, None, again, next, skipped, given_up]),
+        (Queued, [Some((Working, 1)), Some((Queued, 0)), None, None, None, None, None, None, None]),
         (
             Working,
             [
@@ -77,11 +78,12 @@ fn an_inbound_record_takes_only_the_transitions_of_its_state() {
                 None,
                 None,
                 None,
+                None,
             ],
         ),
-        (Waiting, [None, Some((Queued, 1)), None, None, None, again, next, None]),
-        (Done, [None, None, None, None, None, again, next, None]),
-        (Dead, [None, None, None, None, None, again, next, None]),
+        (Waiting, [None, Some((Queued, 1)), None, None, None, again, next, None, None]),
+        (Done, [None, None, None, None, None, again, next, None, None]),
+        (Dead, [None, None, None, None, None, again, next, None, None]),
     ];
     for (state, expected) in rows {
         let record = inbox(state);
@@ -96,6 +98,7 @@ fn an_inbound_record_takes_only_the_transitions_of_its_state() {
             after(record.replay(None, NOW)),
             after(record.reschedule(Arc::clone(&record.inbound), LATER, NOW)),
             after(record.skip(NOW)),
+            after(record.abandon("no", NOW)),
         ];
         assert_eq!(found, expected, "{state:?}");
     }
