@@ -12,7 +12,9 @@ mod spawner;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::{Notify, broadcast};
 
 use crate::core::content::Content;
@@ -30,7 +32,7 @@ use crate::events::{BotEvent, EventBus};
 use crate::flow::AnyFlow;
 use crate::intake::Intake;
 use crate::metrics::{Metrics, MetricsSnapshot};
-use crate::scheduler::{Registered, Tasks};
+use crate::scheduler::{Put, Registered, ScheduleError, Tasks};
 use crate::sweeper::Sweeper;
 use crate::texts::Texts;
 use crate::turns::Turns;
@@ -163,6 +165,34 @@ impl Bot {
     pub fn tasks(&self) -> Option<Tasks> {
         let running = self.shared.running.get()?;
         Some(Tasks::new(Arc::clone(running.turns.dispatcher().scheduler())))
+    }
+
+    /// Has a durable task run once at an instant; see [`Tasks::at`].
+    ///
+    /// # Errors
+    /// As [`Tasks::at`], and [`ScheduleError::NotRunning`] before the bot runs.
+    pub async fn at(
+        &self,
+        at: Timestamp,
+        task: &str,
+        id: &str,
+        payload: &(impl Serialize + ?Sized + Sync),
+    ) -> Result<Put, ScheduleError> {
+        self.tasks().ok_or(ScheduleError::NotRunning)?.at(at, task, id, payload).await
+    }
+
+    /// Has a durable task run once after a time; see [`Tasks::after`].
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub async fn after(
+        &self,
+        delay: Duration,
+        task: &str,
+        id: &str,
+        payload: &(impl Serialize + ?Sized + Sync),
+    ) -> Result<Put, ScheduleError> {
+        self.tasks().ok_or(ScheduleError::NotRunning)?.after(delay, task, id, payload).await
     }
 
     /// Asks the bot to stop; [`run`](Self::run) returns when it has. May be called from a handler.

@@ -41,6 +41,8 @@ pub use tasks::{Cancel, Put, ScheduleError, TaskInfo, TaskPage, Tasks};
 /// How long an occurrence of a task that this process does not have is left to others, each time, and in all.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(60);
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3600);
+/// By how much the clock must have been set back for a repeated task to begin again from the present.
+const SET_BACK: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct Scheduler {
     world: Arc<World>,
@@ -138,9 +140,14 @@ impl Scheduler {
             };
             return Some(Taken::plain(next.ok()?));
         };
-        let taken = match occurrence.id {
-            Some(_) => take_single(record, &occurrence, plan, now),
-            None => take_repeated(record, occurrence, plan, now),
+        let own = match occurrence.own_plan(now) {
+            Ok(own) => own,
+            Err(error) => return Some(Taken::plain(record.abandon(&error.to_string(), now).ok()?)),
+        };
+        let plan = own.as_ref().unwrap_or(plan);
+        let taken = match occurrence.is_repeated(&record.inbound) {
+            false => take_single(record, &occurrence, plan, now),
+            true => take_repeated(record, occurrence, plan, now),
         };
         let Taken { record, letter, missed } = taken?;
         // What is not skipped is due.
@@ -152,9 +159,7 @@ impl Scheduler {
     /// What becomes of a record whose occurrence is over, with what is kept of it: a repeated task's goes on to the next
     /// one. Other records stay as they are.
     pub(crate) fn conclude(&self, record: InboxRecord, now: Timestamp) -> (InboxRecord, Option<InboxRecord>) {
-        if !matches!(record.state, InboxState::Done | InboxState::Dead)
-            || !Occurrence::is_repeated(&record.inbound)
-        {
+        if !matches!(record.state, InboxState::Done | InboxState::Dead) {
             return (record, None);
         }
         match self.next_of(&record, now) {
@@ -164,8 +169,12 @@ impl Scheduler {
     }
 
     fn next_of(&self, record: &InboxRecord, now: Timestamp) -> Option<(InboxRecord, Option<InboxRecord>)> {
-        let over = Occurrence::of(&record.inbound)?;
-        let plan = &self.tasks.get(&over.task)?.plan;
+        let over = Occurrence::of(&record.inbound).filter(|over| over.is_repeated(&record.inbound))?;
+        let own = over.own_plan(now).inspect_err(|error| {
+            self.world.events.failure(format!("task `{}`", over.task), error.to_string());
+        });
+        let own = own.ok()?;
+        let plan = own.as_ref().unwrap_or(&self.tasks.get(&over.task)?.plan);
         let dead = record.state == InboxState::Dead;
         let letter = match dead {
             true => Some(record.for_event(over.to_letter().ok()?)),
@@ -178,7 +187,8 @@ impl Scheduler {
             error: record.error.clone().filter(|_| dead),
         };
         let at = plan.next(over.at)?;
-        let next = Occurrence { at, missed: 0, plan: Some(plan.text().to_owned()), last: Some(last), ..over };
+        let planned = over.schedule.is_none().then(|| plan.text().to_owned());
+        let next = Occurrence { at, missed: 0, plan: planned, last: Some(last), ..over };
         Some((record.reschedule(next.to_event().ok()?, at, now).ok()?, letter))
     }
 
@@ -208,6 +218,16 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Whether the task waits for a time that a clock far ahead led to. It would wait for it for as long.
+    fn was_set_back(&self, name: &str, record: &InboxRecord, now: Timestamp) -> bool {
+        let ahead = record.changed > now + SET_BACK;
+        if ahead {
+            let problem = format!("the clock was set back from {} to {now}", record.changed);
+            self.world.events.failure(format!("task `{name}`"), problem);
+        }
+        ahead
+    }
+
     /// What gives a repeated task its record; `None` if it has it.
     fn missing(
         &self,
@@ -219,10 +239,10 @@ impl Scheduler {
         let before = stored.as_ref().and_then(|stored| Occurrence::of(&stored.record.inbound));
         if let Some(Stored { record, .. }) = &stored {
             let planned = before.as_ref().and_then(|before| before.plan.as_deref()) == Some(plan.text());
-            let in_process =
-                matches!(record.state, InboxState::Queued | InboxState::Working | InboxState::Waiting);
-            if in_process || planned && record.state == InboxState::Scheduled {
-                return None;
+            match record.state {
+                InboxState::Queued | InboxState::Working | InboxState::Waiting => return None,
+                InboxState::Scheduled if planned && !self.was_set_back(name, record, now) => return None,
+                InboxState::Scheduled | InboxState::Done | InboxState::Dead => {}
             }
         }
         let Some(at) = plan.next(now) else {
@@ -237,6 +257,7 @@ impl Scheduler {
             at,
             missed: 0,
             plan: Some(plan.text().to_owned()),
+            schedule: None,
             payload: serde_json::Value::Null,
             last: before.and_then(|before| before.last),
         };

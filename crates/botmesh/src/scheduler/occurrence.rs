@@ -3,6 +3,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::schedule::{Plan, Schedule};
+use crate::core::error::ConfigError;
 use crate::core::id::ChatId;
 use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::time::Timestamp;
@@ -11,7 +13,7 @@ use crate::core::time::Timestamp;
 const CHAT: &str = "botmesh:task:";
 const KIND: &str = "task";
 
-/// The events of the one record of a repeated task, and of one that runs once.
+/// The events of the one record of a task with a schedule, and of what was put down by its id.
 const NEXT: &str = "next";
 const ONCE: &str = "once";
 
@@ -35,9 +37,12 @@ pub(super) struct Occurrence {
     /// How many before it did not run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) missed: u32,
-    /// What a repeated task's time was computed from.
+    /// What the time of a task with a schedule of its own was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) plan: Option<String>,
+    /// When what was put down is repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) schedule: Option<Schedule>,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(super) payload: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,9 +77,18 @@ impl Occurrence {
         known.then(|| Self::deserialize(detail).ok()).flatten()
     }
 
-    /// Whether the record of this event is the one that goes from occurrence to occurrence.
-    pub(super) fn is_repeated(inbound: &Inbound) -> bool {
-        is_task(&inbound.chat) && inbound.event.as_str() == NEXT
+    /// Whether its record, of this event, goes from occurrence to occurrence.
+    pub(super) fn is_repeated(&self, inbound: &Inbound) -> bool {
+        self.schedule.is_some() || inbound.event.as_str() == NEXT
+    }
+
+    /// The schedule it was put down with, if it has one.
+    ///
+    /// # Errors
+    /// It has none any more in this process, whose database of time zones is another one.
+    pub(super) fn own_plan(&self, now: Timestamp) -> Result<Option<Plan>, ConfigError> {
+        let field = format!("task `{}`", self.task);
+        self.schedule.as_ref().map(|schedule| schedule.compile(&field, now)).transpose()
     }
 
     /// As the event of its record.
@@ -84,7 +98,7 @@ impl Occurrence {
 
     /// As the event of what is kept when a repeated task gives it up.
     pub(super) fn to_letter(&self) -> Result<Arc<Inbound>, serde_json::Error> {
-        Self { last: None, ..self.clone() }.to_inbound(&self.at.to_string())
+        Self { last: None, schedule: None, ..self.clone() }.to_inbound(&self.at.to_string())
     }
 
     /// What the keys of its sends begin with: its own, also where its record is another's before and after.

@@ -53,6 +53,7 @@ async fn run(scheduler: &Arc<Scheduler>, task: &PlainTask, at: Timestamp) {
         at,
         missed: 0,
         plan: None,
+        schedule: None,
         payload: serde_json::Value::Null,
         last: None,
     };

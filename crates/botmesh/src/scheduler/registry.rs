@@ -54,14 +54,7 @@ impl Registry {
                 return Err(ConfigError::new(field, "is durable, but the bot is not", fix));
             };
             let plan = schedule.compile(&field, now)?;
-            if plan.period().is_some_and(|period| period < poll) {
-                let fix = "make it longer, or lower `durability.poll`";
-                return Err(ConfigError::new(
-                    format!("{field}.every"),
-                    "is shorter than durability.poll",
-                    fix,
-                ));
-            }
+            plan.check_period(&field, poll)?;
             if tasks.insert(name, Task { plan, run }).is_some() {
                 return Err(ConfigError::new(field, "is registered twice", "rename one of them"));
             }

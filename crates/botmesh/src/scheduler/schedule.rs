@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
-use jiff::tz::TimeZone;
+use jiff::SignedDuration;
+use jiff::tz::{TimeZone, TimeZoneTransition};
+use serde::{Deserialize, Serialize};
 
 use crate::core::duration;
 use crate::core::error::ConfigError;
@@ -12,6 +14,12 @@ use crate::core::time::Timestamp;
 const MAX_COUNTED: u32 = 1000;
 /// How many missed occurrences may run at most.
 const MAX_RUN: u32 = 10_000;
+/// In bytes: more than an expression that lists every minute, hour and day has.
+const MAX_EXPRESSION: usize = 1024;
+/// In seconds: the longest gap that cron expressions find their way through.
+const LONGEST_GAP: i32 = 2 * 3600;
+/// How many changes of a zone's clock are looked through for a longer one.
+const TRANSITIONS: usize = 32;
 
 /// When a durable task runs, and what becomes of what was missed.
 ///
@@ -23,7 +31,7 @@ const MAX_RUN: u32 = 10_000;
 /// let _ = Schedule::cron("0 9 * * mon-fri", "Europe/Madrid").on_missed(Missed::Skip);
 /// let _ = Schedule::on_demand();
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Schedule {
     timing: Timing,
@@ -31,7 +39,8 @@ pub struct Schedule {
     grace: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Timing {
     Every(Duration),
     Cron { expression: String, zone: String },
@@ -40,7 +49,8 @@ enum Timing {
 
 /// What becomes of occurrences whose time went by while no process ran, while an earlier one still ran, or when the clock
 /// jumped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Missed {
     /// They do not run. One that begins within the [grace](Schedule::grace) was not missed.
@@ -84,7 +94,8 @@ impl Schedule {
         Self::new(Timing::Cron { expression: expression.into(), zone: zone.into() })
     }
 
-    /// Only when an occurrence is put down by [`Tasks::at`](crate::Tasks::at) or [`Tasks::after`](crate::Tasks::after).
+    /// Only what is put down by [`Tasks::at`](crate::Tasks::at), [`Tasks::after`](crate::Tasks::after) or
+    /// [`Tasks::repeat`](crate::Tasks::repeat).
     pub fn on_demand() -> Self {
         Self::new(Timing::OnDemand)
     }
@@ -135,6 +146,14 @@ impl Schedule {
 }
 
 fn compile_cron(field: &str, expression: &str, zone: &str) -> Result<Compiled, ConfigError> {
+    if expression.len() > MAX_EXPRESSION {
+        let problem = format!("has {} bytes, more than {MAX_EXPRESSION}", expression.len());
+        return Err(ConfigError::new(
+            format!("{field}.cron"),
+            problem,
+            "use ranges and steps, such as `*/5`",
+        ));
+    }
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
     let cron = parser.parse(expression).map_err(|error| {
         let problem = format!("`{expression}` is no cron expression: {error}");
@@ -184,12 +203,15 @@ impl Plan {
         !matches!(self.timing, Compiled::OnDemand)
     }
 
-    /// The time between two occurrences, where it is always the same.
-    pub(crate) fn period(&self) -> Option<Duration> {
-        match self.timing {
-            Compiled::Every(period) => Some(Duration::from_millis(period.unsigned_abs())),
-            _ => None,
+    /// Refuses a period that is shorter than `poll`, which is how often a durable bot looks for what is due.
+    pub(crate) fn check_period(&self, field: &str, poll: Duration) -> Result<(), ConfigError> {
+        let Compiled::Every(period) = self.timing else { return Ok(()) };
+        if Duration::from_millis(period.unsigned_abs()) >= poll {
+            return Ok(());
         }
+        let (problem, fix) =
+            ("is shorter than durability.poll", "make it longer, or lower `durability.poll`");
+        Err(ConfigError::new(format!("{field}.every"), problem, fix))
     }
 
     /// The first occurrence after `after`.
@@ -200,8 +222,12 @@ impl Plan {
                 n.checked_mul(*period).map(Timestamp::from_millis)
             }
             Compiled::Cron(cron, zone) => {
-                let next = cron.find_next_occurrence(&zoned(after, zone)?, false).ok()?;
-                Some(Timestamp::from_millis(next.timestamp().as_millisecond()))
+                let from = zoned(after, zone)?;
+                // It finds no way through a gap of more than two hours.
+                let next = cron.find_next_occurrence(&from, false).or_else(|error| {
+                    cron.find_next_occurrence(&after_missing_day(&from).ok_or(error)?, true)
+                });
+                Some(Timestamp::from_millis(next.ok()?.timestamp().as_millisecond()))
             }
             Compiled::OnDemand => None,
         }
@@ -262,6 +288,18 @@ impl Plan {
         due.reverse();
         due
     }
+}
+
+/// The first moment after the next gap that is longer than those of summer time: where the date line is moved, a day is
+/// missing.
+fn after_missing_day(from: &jiff::Zoned) -> Option<jiff::Zoned> {
+    let zone = from.time_zone();
+    let is_long = |transition: &TimeZoneTransition| {
+        let before = zone.to_offset(transition.timestamp() - SignedDuration::from_secs(1));
+        transition.offset().seconds() - before.seconds() > LONGEST_GAP
+    };
+    let mut transitions = zone.following(from.timestamp()).take(TRANSITIONS);
+    transitions.find(is_long).map(|transition| transition.timestamp().to_zoned(zone.clone()))
 }
 
 /// To the second, as cron expressions go.

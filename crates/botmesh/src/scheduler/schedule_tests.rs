@@ -31,6 +31,29 @@ fn working_days_follow_the_clock_on_the_wall() {
     assert_eq!(occurrences("@monthly", "UTC", "2026-01-01T00:00:00Z", 1), ["02-01 00:00 +00:00"]);
 }
 
+#[test]
+fn every_notation_means_what_it_means_to_cron() {
+    let rows = [
+        ("0 9 L * *", ["01-31 09:00 +00:00", "02-28 09:00 +00:00"]),
+        ("0 9 15W * *", ["01-15 09:00 +00:00", "02-16 09:00 +00:00"]),
+        ("0 9 * * mon#2", ["01-12 09:00 +00:00", "02-09 09:00 +00:00"]),
+        ("0 9 * * fri#L", ["01-30 09:00 +00:00", "02-27 09:00 +00:00"]),
+        ("0 9 1,15 * *", ["01-01 09:00 +00:00", "01-15 09:00 +00:00"]),
+        ("*/10 * * * *", ["01-01 00:10 +00:00", "01-01 00:20 +00:00"]),
+        ("0 9 * * 0", ["01-04 09:00 +00:00", "01-11 09:00 +00:00"]),
+        ("0 9 * * 7", ["01-04 09:00 +00:00", "01-11 09:00 +00:00"]),
+        ("0 9 1 mar *", ["03-01 09:00 +00:00", "03-01 09:00 +00:00"]),
+        ("@hourly", ["01-01 01:00 +00:00", "01-01 02:00 +00:00"]),
+        ("@daily", ["01-02 00:00 +00:00", "01-03 00:00 +00:00"]),
+        ("@weekly", ["01-04 00:00 +00:00", "01-11 00:00 +00:00"]),
+        ("@monthly", ["02-01 00:00 +00:00", "03-01 00:00 +00:00"]),
+        ("@yearly", ["01-01 00:00 +00:00", "01-01 00:00 +00:00"]),
+    ];
+    for (expression, expected) in rows {
+        assert_eq!(occurrences(expression, "UTC", "2026-01-01T00:00:00Z", 2), expected, "{expression}");
+    }
+}
+
 /// Clocks go forward: a fixed time that does not exist runs at the first moment after the gap, once.
 #[test]
 fn a_fixed_time_in_a_gap_runs_right_after_it() {
@@ -46,6 +69,20 @@ fn a_fixed_time_in_a_gap_runs_right_after_it() {
     assert_eq!(found, ["11-04 01:00 -02:00", "11-05 00:30 -02:00"]);
     let found = occurrences("0 1 * * *", "Europe/Madrid", "2026-03-28T12:00:00Z", 2);
     assert_eq!(found, ["03-29 01:00 +01:00", "03-30 01:00 +02:00"], "the hour before the gap");
+}
+
+/// Where the date line was moved, a whole day is missing, and what would have run in it. Others go on.
+#[test]
+fn a_day_that_a_zone_leaves_out_has_no_occurrences() {
+    let found = occurrences("30 2 * * *", "Pacific/Apia", "2011-12-28T13:00:00Z", 3);
+    assert_eq!(found, ["12-29 02:30 -10:00", "12-31 02:30 +14:00", "01-01 02:30 +14:00"]);
+    let found = occurrences("0 0 * * *", "Pacific/Apia", "2011-12-29T09:00:00Z", 3);
+    assert_eq!(found, ["12-29 00:00 -10:00", "12-31 00:00 +14:00", "01-01 00:00 +14:00"]);
+    let found = occurrences("0 9 30 12 *", "Pacific/Apia", "2011-01-01T12:00:00Z", 1);
+    assert_eq!(found, ["12-30 09:00 +14:00"], "that of the year after");
+    // The longest gap of a summer time.
+    let found = occurrences("30 1 * * *", "Antarctica/Troll", "2026-03-28T12:00:00Z", 2);
+    assert_eq!(found, ["03-29 03:00 +02:00", "03-30 01:30 +02:00"]);
 }
 
 /// Clocks go back: a fixed time that comes twice runs the first time.

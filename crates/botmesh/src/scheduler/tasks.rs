@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use super::Scheduler;
 use super::occurrence::{LastRun, Occurrence};
-use crate::core::error::{Cas, StoreError};
+use super::schedule::Schedule;
+use crate::core::error::{Cas, ConfigError, StoreError};
 use crate::core::id::RecordId;
 use crate::core::journal::{Change, InboxRecord, InboxState, Journal, Stored};
 use crate::core::kv::Cursor;
@@ -64,6 +65,14 @@ pub enum ScheduleError {
         /// The name.
         task: String,
     },
+    /// What is to be repeated cannot be, as its schedule is.
+    #[error(transparent)]
+    Schedule(#[from] ConfigError),
+    /// The bot does not run yet.
+    #[error(
+        "the bot does not run yet; wait until `bot.tasks()` gives something, or put it down in a handler"
+    )]
+    NotRunning,
     /// The id is empty or too long.
     #[error("an id of {length} bytes is not possible; give 1 to 256")]
     InvalidId {
@@ -107,7 +116,7 @@ pub enum Cancel {
 pub struct TaskInfo {
     /// The task.
     pub task: String,
-    /// The id it was put down under; `None` if the task is repeated.
+    /// The id it was put down under; `None` if it comes by the task's own schedule.
     pub id: Option<String>,
     /// When it is or was to run.
     pub scheduled: Timestamp,
@@ -117,7 +126,7 @@ pub struct TaskInfo {
     pub attempts: u32,
     /// Why the last attempt failed.
     pub error: Option<String>,
-    /// How the occurrence before ended, if the task is repeated.
+    /// How the occurrence before ended, if it is repeated.
     pub last: Option<LastRun>,
 }
 
@@ -161,11 +170,51 @@ impl Tasks {
         id: &str,
         payload: &(impl Serialize + ?Sized + Sync),
     ) -> Result<Put, ScheduleError> {
+        self.put(at, task, id, payload, None).await
+    }
+
+    /// Has a task run again and again, by a schedule that is kept with what is put down: for what each user chooses, such as a
+    /// reminder every morning. It runs until it is [cancelled](Self::cancel). What is known under the id is left as it is; to
+    /// change it, cancel it first.
+    ///
+    /// What was missed is up to the schedule given here, not to the task's own.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at); or the schedule is impossible, on demand, or of a period shorter than `durability.poll`.
+    pub async fn repeat(
+        &self,
+        schedule: &Schedule,
+        task: &str,
+        id: &str,
+        payload: &(impl Serialize + ?Sized + Sync),
+    ) -> Result<Put, ScheduleError> {
+        let from = self.from.unwrap_or_else(|| self.scheduler.world.now());
+        let field = format!("task `{task}`");
+        let plan = schedule.compile(&field, from)?;
+        let poll = self.scheduler.world.journal.as_ref().map(|open| open.config.poll);
+        plan.check_period(&field, poll.unwrap_or_default())?;
+        let Some(at) = plan.next(from) else {
+            let fix = "give `Schedule::cron` or `Schedule::every`, or use `at` or `after`";
+            return Err(
+                ConfigError::new(field, "is to be repeated, but its schedule has no times", fix).into()
+            );
+        };
+        self.put(at, task, id, payload, Some(schedule.clone())).await
+    }
+
+    async fn put(
+        &self,
+        at: Timestamp,
+        task: &str,
+        id: &str,
+        payload: &(impl Serialize + ?Sized + Sync),
+        schedule: Option<Schedule>,
+    ) -> Result<Put, ScheduleError> {
         let journal = self.journal(task)?;
         if id.is_empty() || id.len() > MAX_ID {
             return Err(ScheduleError::InvalidId { length: id.len() });
         }
-        let event = occurrence(task, id, at, payload)?;
+        let event = occurrence(task, id, at, payload, schedule)?;
         let record = InboxRecord::scheduled(event, at, self.scheduler.world.now());
         for _ in 0..RACES {
             let change = match journal.inbox().get(&record.id).await? {
@@ -290,6 +339,7 @@ fn occurrence(
     id: &str,
     at: Timestamp,
     payload: &(impl Serialize + ?Sized),
+    schedule: Option<Schedule>,
 ) -> Result<Arc<crate::core::inbound::Inbound>, ScheduleError> {
     let refused = |problem: String| ScheduleError::Payload { task: task.to_owned(), problem };
     let payload = serde_json::to_value(payload).map_err(|error| refused(error.to_string()))?;
@@ -298,7 +348,7 @@ fn occurrence(
         return Err(refused(format!("it has {size} bytes as JSON, more than {MAX_PAYLOAD}")));
     }
     let (task, id) = (task.to_owned(), Some(id.to_owned()));
-    let occurrence = Occurrence { task, id, at, missed: 0, plan: None, payload, last: None };
+    let occurrence = Occurrence { task, id, at, missed: 0, plan: None, schedule, payload, last: None };
     occurrence.to_event().map_err(|error| refused(error.to_string()))
 }
 

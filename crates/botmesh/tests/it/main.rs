@@ -23,6 +23,7 @@ mod outages;
 mod owners;
 mod parts;
 mod queues;
+mod repeats;
 mod replays;
 mod routes;
 mod scheduler;

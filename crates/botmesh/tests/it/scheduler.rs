@@ -125,6 +125,27 @@ async fn a_clock_that_jumps_is_like_a_downtime_and_one_that_is_set_back_repeats_
     life.stop().await;
 }
 
+/// Before the network told the time, for example.
+#[tokio::test]
+async fn a_clock_that_was_years_ahead_and_is_set_back_does_not_silence_a_task_for_years() {
+    const YEARS: i64 = 10 * 365 * 24 * 3600 * 1000;
+    let stage = Stage::new(Resolve::Never);
+    let mut life = stage.start(reporting(every_five(Missed::Once)));
+    stage.clock.advance(6 * MINUTE).await;
+    stage.clock.step_wall(YEARS);
+    stage.clock.advance(2 * MINUTE).await;
+    assert_eq!(stage.channel.texts_to("ana").len(), 2, "one for all that was jumped over");
+    stage.clock.step_wall(-YEARS);
+    stage.clock.advance(13 * MINUTE).await;
+    assert_eq!(stage.channel.texts_to("ana").split_off(2), ["00:10 +0", "00:15 +0", "00:20 +0"]);
+    let set_back = |event: BotEvent| matches!(event, BotEvent::Error { context, error } if context == "task `report`" && error.contains("set back"));
+    assert_eq!(
+        std::iter::from_fn(|| life.events.try_recv().ok()).filter(|event| set_back(event.clone())).count(),
+        1
+    );
+    life.stop().await;
+}
+
 #[tokio::test]
 async fn a_task_longer_than_its_period_never_runs_beside_itself() {
     let stage = Stage::new(Resolve::Never);
