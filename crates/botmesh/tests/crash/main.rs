@@ -12,3 +12,4 @@ mod script;
 mod session;
 mod shared;
 mod signals;
+mod tasks;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::child::{Place, pause};
+use crate::tasks::ticking;
 
 const SETTINGS: &str = "BOTMESH_TEST_REPLICA";
 
@@ -32,6 +33,8 @@ struct Settings {
     lease: Duration,
     /// What its channel delivers at the start, as chat and text.
     messages: Vec<(String, String)>,
+    /// Whether it has the task of `tasks.rs`.
+    ticks: bool,
 }
 
 /// A running replica. It is killed when dropped.
@@ -54,16 +57,32 @@ impl Replica {
         messages: &[(&str, &str)],
     ) -> Self {
         let messages = messages.iter().map(|(chat, text)| ((*chat).to_owned(), (*text).to_owned())).collect();
-        let settings = Settings { folder: place.path(""), instance: instance.to_owned(), lease, messages };
+        let (folder, instance) = (place.path(""), instance.to_owned());
+        Self::launch(place, log, &Settings { folder, instance, lease, messages, ticks: false })
+    }
+
+    /// With a task in place of messages; see `tasks.rs`.
+    pub(crate) fn start_ticking(place: &Place, log: &str, instance: &str, lease: Duration) -> Self {
+        let (folder, instance) = (place.path(""), instance.to_owned());
+        Self::launch(place, log, &Settings { folder, instance, lease, messages: Vec::new(), ticks: true })
+    }
+
+    fn launch(place: &Place, log: &str, settings: &Settings) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("the test has a path"));
         command
             .args(["--exact", "replica::process", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(SETTINGS, serde_json::to_string(&settings).expect("JSON"))
+            .env(SETTINGS, serde_json::to_string(settings).expect("JSON"))
             .env("BOTMESH_TEST_LOG", log)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::options().create(true).append(true).open(place.path("stderr")).expect("a file"));
         Self { child: command.spawn().expect("the replica starts"), log: format!("{log}.log") }
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("the replica can be killed");
+        self.child.wait().expect("the replica can be waited for");
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -146,7 +165,7 @@ fn not_written(error: &std::io::Error) -> ChannelError {
     ChannelError::new(ErrorClass::Transient, Phase::NotWritten, error.to_string())
 }
 
-fn append(path: &Path, line: &str) -> std::io::Result<()> {
+pub(crate) fn append(path: &Path, line: &str) -> std::io::Result<()> {
     File::options().create(true).append(true).open(path)?.write_all(format!("{line}\n").as_bytes())
 }
 
@@ -185,18 +204,22 @@ fn block(time: Duration) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "polling for a file of another process has nothing to wait on")]
-async fn rest() {
+pub(crate) async fn rest() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
 
 async fn run(settings: Settings, log: PathBuf) -> Result {
-    let Settings { folder, instance, lease, messages } = settings;
+    let Settings { folder, instance, lease, messages, ticks } = settings;
     let store = SqliteStore::open(folder.join("bot.db")).await?;
     let mut durability = Durability::new(store.durability()).with_instance_id(instance.as_str());
     durability.poll = Duration::from_millis(100);
     (durability.inbox.lease, durability.outbox.lease) = (lease, lease);
     let (sent, told) = (folder.join("sent"), log.clone());
-    let bot = Bot::builder()
+    let builder = match ticks {
+        true => ticking(Bot::builder(), folder.clone(), &log),
+        false => Bot::builder(),
+    };
+    let bot = builder
         .durability(durability)
         .store(store.clone())
         .provider(Desk {
