@@ -181,6 +181,9 @@ pub struct Checkpoint {
     pub phase: CheckpointPhase,
     /// The flow's state.
     pub state: Value,
+    /// What the conversation was entered with, kept where a hand-over may begin it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_with: Option<Value>,
     /// The inbox record whose effects this checkpoint holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<RecordId>,

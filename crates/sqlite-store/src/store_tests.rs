@@ -36,6 +36,7 @@ fn checkpoint(step: &str) -> Checkpoint {
         state: json!({"name": "a\0b"}),
         input: None,
         sends: 0,
+        begun_with: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,

@@ -79,6 +79,7 @@ pub(crate) fn plain_checkpoint(step: &str) -> Checkpoint {
         state: json!({"step": step}),
         input: None,
         sends: 0,
+        begun_with: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,

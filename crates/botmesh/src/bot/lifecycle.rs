@@ -132,6 +132,7 @@ impl Engine {
             Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
             None => None,
         };
+        let handover = coordination.as_ref().map(|coordination| coordination.handover.clone());
         let coordination = given_or_alone(coordination, &*store, &seams).await?;
         let coordinator = Arc::clone(&coordination.coordinator);
         let world = Arc::new(World {
@@ -156,7 +157,7 @@ impl Engine {
             users: Lanes::default(),
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
-        let conversations = Conversations::new(flows, store, limits);
+        let conversations = Conversations::new(flows, store, limits, handover);
         let scheduler = Scheduler::new(Arc::clone(&world), Arc::clone(&egress), tasks);
         let dispatcher = Dispatcher::new(
             Arc::clone(&world),

@@ -2,11 +2,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::{Past, UserState};
+use super::{Past, UserState, media};
 use crate::core::content::Content;
 use crate::core::error::{MediaUnavailable, SendError, StoreError};
 use crate::core::id::{ChatId, ConversationKey, ParticipantId, RecordId, SendKey};
 use crate::core::inbound::Inbound;
+use crate::core::media::JournaledMedia;
 use crate::core::store::ChatState;
 use crate::core::time::Timestamp;
 use crate::egress::{Egress, Sent, TurnScope};
@@ -37,10 +38,30 @@ struct Inner {
     scope: Arc<TurnScope>,
     inbound: Arc<Inbound>,
     media_unavailable: Option<MediaUnavailable>,
-    received: Timestamp,
-    last_attempt: bool,
+    arrived: Arrived,
     user: UserState,
     entry: Mutex<Option<Entry>>,
+}
+
+/// How a message came to be handled.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrived {
+    pub(crate) received: Timestamp,
+    /// Whether it has no attempts left if this one fails.
+    pub(crate) last_attempt: bool,
+    /// Whether it is an earlier message, in the place of the one that is handled.
+    pub(crate) stand_in: bool,
+}
+
+/// A message that a step was left for.
+pub(crate) struct StandIn {
+    pub(crate) inbound: Arc<Inbound>,
+    /// Its media as the inbox keeps it.
+    pub(crate) media: Option<JournaledMedia>,
+    pub(crate) received: Timestamp,
+    pub(crate) record: Option<RecordId>,
+    /// Its text as the hooks left it, if they changed it.
+    pub(crate) text: Option<String>,
 }
 
 impl Ctx {
@@ -50,26 +71,37 @@ impl Ctx {
         scheduler: Arc<Scheduler>,
         scope: Arc<TurnScope>,
         (inbound, media_unavailable): (Arc<Inbound>, Option<MediaUnavailable>),
-        (received, last_attempt): (Timestamp, bool),
+        arrived: Arrived,
     ) -> Self {
         let id =
             inbound.sender.as_ref().map_or_else(|| inbound.chat.as_str().into(), |sender| sender.id.clone());
         let user = UserState::new(Arc::clone(&world), id, scope.record().cloned());
         let text = inbound.readable_text().into();
         let entry = Mutex::new(None);
-        let inner = Inner {
-            world,
-            egress,
-            scheduler,
-            scope,
-            inbound,
-            media_unavailable,
-            received,
-            last_attempt,
-            user,
-            entry,
-        };
+        let inner =
+            Inner { world, egress, scheduler, scope, inbound, media_unavailable, arrived, user, entry };
         Self { inner: Arc::new(inner), text, args: Arc::from([]) }
+    }
+
+    /// An earlier message in the place of this one, under the same turn.
+    pub(crate) fn stand_in(&self, earlier: StandIn) -> Self {
+        let StandIn { inbound, media, received, record, text } = earlier;
+        let (world, turn) = (Arc::clone(self.world()), self.scope().turn().clone());
+        let base = record.as_ref().map(ToString::to_string);
+        let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn, record, base, true));
+        let event = media::rebuilt(&*world.provider, &inbound, media.as_ref());
+        let (egress, scheduler) = (Arc::clone(&self.inner.egress), Arc::clone(&self.inner.scheduler));
+        let arrived = Arrived { received, last_attempt: self.is_last_attempt(), stand_in: true };
+        let ctx = Self::new(world, egress, scheduler, scope, event, arrived);
+        match text {
+            Some(text) => ctx.with_text(text),
+            None => ctx,
+        }
+    }
+
+    /// Whether this is an earlier message, in the place of the one that is handled.
+    pub(crate) fn is_stand_in(&self) -> bool {
+        self.inner.arrived.stand_in
     }
 
     pub(crate) fn with_text(mut self, text: String) -> Self {
@@ -93,12 +125,12 @@ impl Ctx {
 
     /// When the event arrived.
     pub(crate) fn received(&self) -> Timestamp {
-        self.inner.received
+        self.inner.arrived.received
     }
 
     /// Whether the message has no attempts left if this one fails.
     pub(crate) fn is_last_attempt(&self) -> bool {
-        self.inner.last_attempt
+        self.inner.arrived.last_attempt
     }
 
     /// The text: of the message, its caption or the pressed button; or what a hook before the message made of it.
@@ -230,7 +262,7 @@ impl Ctx {
 
     /// What durable tasks are to run later.
     pub fn tasks(&self) -> Tasks {
-        Tasks::new(Arc::clone(&self.inner.scheduler)).counting_from(self.inner.received)
+        Tasks::new(Arc::clone(&self.inner.scheduler)).counting_from(self.inner.arrived.received)
     }
 
     /// Enters a flow with its default state, or a conversation. It begins when the handler returned. Called in a step of a
@@ -248,7 +280,7 @@ impl Ctx {
         Ok(())
     }
 
-    fn set_entry(&self, entry: Entry) {
+    pub(crate) fn set_entry(&self, entry: Entry) {
         *self.inner.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
     }
 
@@ -281,6 +313,10 @@ impl Ctx {
 
     pub(crate) fn scope(&self) -> &TurnScope {
         &self.inner.scope
+    }
+
+    pub(crate) fn shared_scope(&self) -> Arc<TurnScope> {
+        Arc::clone(&self.inner.scope)
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {

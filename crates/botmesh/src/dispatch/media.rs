@@ -15,9 +15,20 @@ use crate::turns::Work;
 
 /// The event of a message that is about to run, and why its media cannot be had.
 pub(super) fn to_run(provider: &dyn Provider, work: &Work) -> (Arc<Inbound>, Option<MediaUnavailable>) {
-    let inbound = &work.inbound;
-    let (true, Some(media)) = (work.replay, inbound.body.media()) else { return (Arc::clone(inbound), None) };
+    if !work.replay {
+        return (Arc::clone(&work.inbound), None);
+    }
     let journaled = work.record.as_ref().and_then(|stored| stored.record.media.as_ref());
+    rebuilt(provider, &work.inbound, journaled)
+}
+
+/// The event of a message that runs again, and why its media cannot be had.
+pub(super) fn rebuilt(
+    provider: &dyn Provider,
+    inbound: &Arc<Inbound>,
+    journaled: Option<&JournaledMedia>,
+) -> (Arc<Inbound>, Option<MediaUnavailable>) {
+    let Some(media) = inbound.body.media() else { return (Arc::clone(inbound), None) };
     match rebuild(provider, media, journaled) {
         Ok(media) => (Arc::new(inbound.with_media_token(media.token)), None),
         Err(unavailable) => (Arc::new(inbound.with_media_token(Value::Null)), Some(unavailable)),

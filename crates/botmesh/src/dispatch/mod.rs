@@ -27,6 +27,7 @@ use crate::scheduler::{Scheduler, is_task};
 use crate::turns::Work;
 use crate::world::World;
 pub use ctx::Ctx;
+pub(crate) use ctx::{Arrived, StandIn};
 pub(crate) use handler::{BoxedHandler, boxed};
 pub use handler::{Handler, IntoOutcome};
 pub(crate) use past::Past;
@@ -113,7 +114,8 @@ impl Dispatcher {
         let (world, egress) = (Arc::clone(&self.world), Arc::clone(&self.egress));
         let inbound = media::to_run(&*world.provider, work);
         let scheduler = Arc::clone(&self.scheduler);
-        let arrived = (work.received, self.is_last_attempt(work));
+        let last_attempt = self.is_last_attempt(work);
+        let arrived = Arrived { received: work.received, last_attempt, stand_in: false };
         let mut ctx = Ctx::new(world, egress, scheduler, Arc::clone(scope), inbound, arrived);
         if let Some(entry) = Entry::of(ctx.inbound()) {
             return entered(&ctx, self.conversations.enter_from_outside(&ctx, entry).await);
@@ -123,7 +125,15 @@ impl Dispatcher {
             let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());
             self.world.log_message(Direction::In, &inbound.chat, message, text).await;
         }
-        for hook in &self.routes.before {
+        let heard = match work.replay {
+            true => self.conversations.heard(&ctx).await.unwrap_or_default(),
+            false => None,
+        };
+        let hooks = if heard.is_some() { &[][..] } else { &self.routes.before };
+        if let Some(Some(text)) = heard {
+            ctx = ctx.with_text(text);
+        }
+        for hook in hooks {
             match hook(ctx.clone()).await {
                 Ok(HookVerdict::Continue) => {}
                 Ok(HookVerdict::Text(text)) => ctx = ctx.with_text(text),
@@ -240,7 +250,7 @@ impl Dispatcher {
         let base = format!("t/{}/{id}/live", key.encode());
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn.clone(), None, Some(base), true));
         let inbound = Arc::new(own_event(key.clone(), "botmesh:timeout", &id, Value::Null));
-        let arrived = (world.now(), true);
+        let arrived = Arrived { received: world.now(), last_attempt: true, stand_in: false };
         let (egress, scheduler) = (Arc::clone(&self.egress), Arc::clone(&self.scheduler));
         let ctx = Ctx::new(world, egress, scheduler, Arc::clone(&scope), (inbound, None), arrived);
         let going_on = AssertUnwindSafe(self.conversations.time_out_live(&ctx, overdue)).catch_unwind();

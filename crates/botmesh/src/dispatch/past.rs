@@ -3,7 +3,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::Ctx;
+use super::{Arrived, Ctx};
 use crate::core::coordinator::{Fence, Turn, TurnHandle};
 use crate::core::error::{LeaseLost, LeaseLostReason};
 use crate::core::id::{ConversationKey, SessionId};
@@ -29,7 +29,7 @@ impl Past {
         let world = Arc::clone(&self.world);
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn, None, None, false));
         let inbound = Arc::new(own_event(self.key.clone(), "botmesh:waiting", "", Value::Null));
-        let arrived = (world.now(), true);
+        let arrived = Arrived { received: world.now(), last_attempt: true, stand_in: false };
         let (egress, scheduler) = (Arc::clone(&self.egress), Arc::clone(&self.scheduler));
         Ctx::new(world, egress, scheduler, scope, (inbound, None), arrived)
     }

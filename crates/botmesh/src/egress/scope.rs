@@ -168,6 +168,13 @@ impl TurnScope {
         *self.borrowed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Goes on for an earlier message whose work was done under the same turn.
+    pub(crate) fn take_over(&self, earlier: &Self) {
+        self.world.record_in_background(earlier.close());
+        self.journal_failed.fetch_or(earlier.journal_failed(), Ordering::Relaxed);
+        self.lease_lost.fetch_or(earlier.lease_lost(), Ordering::Relaxed);
+    }
+
     /// The message waited for the journals.
     pub(crate) fn note_wait(&self, wait: Duration) {
         self.waited.fetch_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);

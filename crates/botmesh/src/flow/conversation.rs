@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::definition::{CancelWords, OnIncompatible};
 use super::history::{Fault, History};
 use super::live::Task;
+use super::rows::Kept;
 use super::run::{AnyFlow, Progress, Start};
 use super::saver::Saver;
 use super::stopped::Stopped;
@@ -38,7 +39,7 @@ pub struct Conversation {
     run: Run,
     cancel: CancelWords,
     on_timeout: Option<Content>,
-    on_interrupted: OnIncompatible,
+    on_interrupted: Option<OnIncompatible>,
     replayable: bool,
 }
 
@@ -55,7 +56,7 @@ where
         run: Box::new(move |conv| Box::pin(run(conv).map(IntoOutcome::into_outcome))),
         cancel: CancelWords::default(),
         on_timeout: None,
-        on_interrupted: OnIncompatible::Drop,
+        on_interrupted: None,
         replayable: false,
     }
 }
@@ -86,10 +87,11 @@ impl Conversation {
         self
     }
 
-    /// What becomes of it when its user writes and it is not in memory any more. Default [`OnIncompatible::Drop`]: the
-    /// message is handled as any other.
+    /// What becomes of it when its user writes and it is not in memory any more. Default: what
+    /// [`HandoverConfig::fallback`](crate::HandoverConfig::fallback) says; without [coordination](crate::Coordination) it is
+    /// lost, and the message is handled as any other.
     pub fn on_interrupted(mut self, policy: OnIncompatible) -> Self {
-        self.on_interrupted = policy;
+        self.on_interrupted = Some(policy);
         self
     }
 }
@@ -267,8 +269,12 @@ impl AnyFlow for Conversation {
         self.replayable
     }
 
-    fn on_incompatible(&self) -> &OnIncompatible {
-        &self.on_interrupted
+    fn on_incompatible(&self) -> Option<&OnIncompatible> {
+        self.on_interrupted.as_ref()
+    }
+
+    fn is_code(&self) -> bool {
+        true
     }
 
     fn timeout_text(&self) -> Option<&Content> {
@@ -302,7 +308,11 @@ impl AnyFlow for Conversation {
                     true => Talk::replayable(ctx.clone(), History::default(), None),
                     false => Talk::new(ctx.clone(), None),
                 };
-                self.start(talk, input.unwrap_or_default())
+                let talking = self.start(talk, input.unwrap_or_default());
+                if saver.saves_entry() {
+                    saver.save_running("", Kept::Plain(talking.state()?)).await?;
+                }
+                talking
             }
             Start::Live { task, fed } => {
                 let talking = downcast::<Talking>(task)?;
@@ -325,7 +335,7 @@ impl AnyFlow for Conversation {
                     });
                 }
                 Driven::Saves => {
-                    saver.save_running("", talking.state()?).await?;
+                    saver.save_running("", Kept::Plain(talking.state()?)).await?;
                     talking.talk.saved();
                 }
                 Driven::Stuck(fault @ Fault::Diverged(_)) => {
@@ -335,7 +345,7 @@ impl AnyFlow for Conversation {
                 Driven::Waits(waits) => {
                     return Ok(Progress::Waiting {
                         step: String::new(),
-                        state: Some(talking.state()?),
+                        state: Kept::Plain(talking.state()?),
                         timeout: waits.timeout,
                         midway: Some(waits.midway).filter(|_| !self.replayable),
                         live: Some((talking.talk.idle(), Box::new(talking))),

@@ -19,6 +19,16 @@ pub(crate) struct Live {
     pub(crate) revision: Revision,
     /// What is said if the user is silent, and when.
     pub(crate) idle: Option<(Timestamp, Idle)>,
+    /// When the wait ends.
+    pub(crate) deadline: Option<Timestamp>,
+}
+
+impl Live {
+    /// When something is to be done without a message of the user.
+    fn due(&self) -> Option<Timestamp> {
+        let idle = self.idle.as_ref().map(|(at, _)| *at);
+        idle.into_iter().chain(self.deadline).min()
+    }
 }
 
 /// The conversations that wait for the user with code in memory; the others cost nothing.
@@ -33,7 +43,7 @@ struct Inner {
     live: HashMap<Arc<ConversationKey>, (u64, Live)>,
     /// By their last activity, oldest first.
     order: BTreeMap<u64, Arc<ConversationKey>>,
-    idle: BTreeMap<(Timestamp, u64), Arc<ConversationKey>>,
+    due: BTreeMap<(Timestamp, u64), Arc<ConversationKey>>,
     next: u64,
 }
 
@@ -59,8 +69,8 @@ impl LiveConversations {
         let (key, number) = (Arc::new(key), inner.next);
         inner.next += 1;
         inner.order.insert(number, Arc::clone(&key));
-        if let Some((at, _)) = &live.idle {
-            inner.idle.insert((*at, number), Arc::clone(&key));
+        if let Some(at) = live.due() {
+            inner.due.insert((at, number), Arc::clone(&key));
         }
         inner.live.insert(key, (number, live));
         let mut dropped = None;
@@ -74,10 +84,15 @@ impl LiveConversations {
         dropped
     }
 
-    /// Conversations that something is to be said to, at most `limit`.
-    pub(crate) fn idle(&self, now: Timestamp, limit: usize) -> Vec<ConversationKey> {
+    /// The checkpoint at which a conversation waits.
+    pub(crate) fn revision(&self, key: &ConversationKey) -> Option<Revision> {
+        self.lock().live.get(key).map(|(_, live)| live.revision)
+    }
+
+    /// Conversations in which something is due, at most `limit`.
+    pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<ConversationKey> {
         let inner = self.lock();
-        let due = inner.idle.range(..=(now, u64::MAX)).take(limit);
+        let due = inner.due.range(..=(now, u64::MAX)).take(limit);
         due.map(|(_, key)| ConversationKey::clone(key)).collect()
     }
 }
@@ -86,8 +101,8 @@ impl Inner {
     fn remove(&mut self, key: &ConversationKey) -> Option<Live> {
         let (number, live) = self.live.remove(key)?;
         self.order.remove(&number);
-        if let Some((at, _)) = &live.idle {
-            self.idle.remove(&(*at, number));
+        if let Some(at) = live.due() {
+            self.due.remove(&(at, number));
         }
         Some(live)
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::conversation::downcast;
 use super::definition::{Action, Flow, OnIncompatible, Step, Work};
 use super::live::Task;
+use super::rows::Kept;
 use super::saver::Saver;
 use super::stopped::Stopped;
 use super::talk::{Driven, Fed, Idle, Talk};
@@ -30,7 +31,12 @@ pub(crate) trait AnyFlow: Send + Sync {
     fn version(&self) -> u32;
     fn fingerprint(&self) -> String;
     fn is_persistent(&self) -> bool;
-    fn on_incompatible(&self) -> &OnIncompatible;
+    /// What becomes of it when it cannot go on; `None` if the bot's hand-over decides.
+    fn on_incompatible(&self) -> Option<&OnIncompatible>;
+    /// Whether it is code without steps.
+    fn is_code(&self) -> bool {
+        false
+    }
     fn timeout_text(&self) -> Option<&Content>;
     /// What is said if this answer cancels it.
     fn cancel(&self, answer: &Answer) -> Option<&Content>;
@@ -68,8 +74,7 @@ pub(crate) enum Start {
 pub(crate) enum Progress {
     Waiting {
         step: String,
-        /// The state to store; `None` for the one that is stored.
-        state: Option<Value>,
+        state: Kept,
         timeout: Option<Duration>,
         midway: Option<Midway>,
         /// The code that waits.
@@ -182,6 +187,13 @@ struct Working<S> {
     work: Boxed<Result<Step, Error>>,
 }
 
+/// A flow that waits in memory.
+enum InMemory<S> {
+    /// At a question, because its state is not plain data.
+    At(usize, Arc<Mutex<S>>),
+    Working(Working<S>),
+}
+
 /// A step, the flow's state, and what the step begins with.
 type Position<S> = (usize, Arc<Mutex<S>>, With<S>);
 
@@ -211,8 +223,8 @@ impl<S: FlowState> AnyFlow for Flow<S> {
         self.persistent
     }
 
-    fn on_incompatible(&self) -> &OnIncompatible {
-        &self.on_incompatible
+    fn on_incompatible(&self) -> Option<&OnIncompatible> {
+        Some(&self.on_incompatible)
     }
 
     fn timeout_text(&self) -> Option<&Content> {
@@ -238,7 +250,11 @@ impl<S: FlowState> AnyFlow for Flow<S> {
     }
 
     async fn advance(&self, ctx: &Ctx, start: Start, saver: &Saver<'_>) -> Result<Progress, Stopped> {
+        let begins = matches!(start, Start::Beginning(_));
         let (mut at, state, mut with) = self.begin(ctx, start)?;
+        if let (true, Some(first)) = (begins && saver.saves_entry(), self.steps.get(at)) {
+            saver.save_running(&first.id, kept(&state)).await?;
+        }
         for _ in 0..MAX_STEPS {
             let Some(step) = self.steps.get(at) else { return ended(&state, saver) };
             at = match (&step.action, std::mem::replace(&mut with, With::Nothing)) {
@@ -249,14 +265,14 @@ impl<S: FlowState> AnyFlow for Flow<S> {
                         Ok(()) => at + 1,
                         Err(AskAgain(say)) => {
                             tell(ctx, *say).await?;
-                            return waiting(&step.id, &state, *timeout);
+                            return Ok(waiting((at, &step.id), &state, *timeout));
                         }
                     }
                 }
                 (Action::Ask { prompt, timeout, .. }, _) => {
                     let question = prompt(&lock(&state));
                     tell(ctx, question).await?;
-                    return waiting(&step.id, &state, *timeout);
+                    return Ok(waiting((at, &step.id), &state, *timeout));
                 }
                 (Action::Say(prompt), _) => {
                     let say = prompt(&lock(&state));
@@ -287,8 +303,8 @@ impl<S: FlowState> AnyFlow for Flow<S> {
                         Step::Goto(label) => self.find_label(label)?,
                         Step::End => return ended(&state, saver),
                     };
-                    if let (true, Some(next)) = (saver.is_persistent(), self.steps.get(next)) {
-                        saver.save_running(&next.id, state_json(&state)?).await?;
+                    if let (true, Some(next)) = (saver.saves_steps(), self.steps.get(next)) {
+                        saver.save_running(&next.id, kept(&state)).await?;
                     }
                     next
                 }
@@ -321,11 +337,14 @@ impl<S: FlowState> Flow<S> {
                 Ok((at, shared(state), With::Result(result)))
             }
             Start::TimedOut(_) => Err(Stopped::TimedOut),
-            Start::Live { task, fed } => {
-                let working = downcast::<Working<S>>(task)?;
-                working.c.talk.feed(ctx.clone(), fed);
-                Ok((working.at, Arc::clone(&working.c.state), With::Work(working)))
-            }
+            Start::Live { task, fed } => match (downcast::<InMemory<S>>(task)?, fed) {
+                (InMemory::Working(working), fed) => {
+                    working.c.talk.feed(ctx.clone(), fed);
+                    Ok((working.at, Arc::clone(&working.c.state), With::Work(working)))
+                }
+                (InMemory::At(at, state), Fed::Answer(answer)) => Ok((at, state, With::Answer(answer))),
+                (InMemory::At(..), Fed::TimedOut) => Err(Stopped::TimedOut),
+            },
         }
     }
 
@@ -345,12 +364,12 @@ impl<S: FlowState> Flow<S> {
         with: With<S>,
     ) -> Result<ControlFlow<Progress, Step>, Stopped> {
         let (mut working, begun) = match with {
-            With::Work(working) => (working, None),
+            With::Work(working) => (working, Kept::Unchanged),
             with => {
                 let known = if let With::Answer(answer) = with { Some(answer) } else { None };
-                let begun = state_json(state)?;
+                let begun = kept(state);
                 let c = FlowCtx { talk: Talk::new(ctx.clone(), known), state: Arc::clone(state) };
-                (Working { at, work: work(c.clone()), c }, Some(begun))
+                (Working { at, work: work(c.clone()), c }, begun)
             }
         };
         match working.c.talk.drive(&mut working.work).await {
@@ -366,7 +385,7 @@ impl<S: FlowState> Flow<S> {
                 state: begun,
                 timeout: waits.timeout,
                 midway: Some(waits.midway),
-                live: Some((working.c.talk.idle(), Box::new(working))),
+                live: Some((working.c.talk.idle(), Box::new(InMemory::Working(working)))),
             })),
         }
     }
@@ -381,18 +400,35 @@ impl<S: FlowState> Flow<S> {
     }
 }
 
+/// The flow waits at a question. If its state cannot be stored, it waits in memory.
 fn waiting<S: FlowState>(
-    step: &str,
-    state: &Mutex<S>,
+    (at, step): (usize, &str),
+    state: &Arc<Mutex<S>>,
     timeout: Option<Duration>,
-) -> Result<Progress, Stopped> {
-    let state = Some(state_json(state)?);
-    Ok(Progress::Waiting { step: step.to_owned(), state, timeout, midway: None, live: None })
+) -> Progress {
+    let kept = kept(state);
+    let live: Option<(Option<Idle>, Task)> = match kept {
+        Kept::InMemory(_) => Some((None, Box::new(InMemory::At(at, Arc::clone(state))))),
+        Kept::Plain(_) | Kept::Unchanged => None,
+    };
+    Progress::Waiting { step: step.to_owned(), state: kept, timeout, midway: None, live }
 }
 
 fn ended<S: FlowState>(state: &Mutex<S>, saver: &Saver<'_>) -> Result<Progress, Stopped> {
     let state = if saver.has_callers() { state_json(state)? } else { Value::Null };
     Ok(Progress::Ended(state))
+}
+
+/// The state as it can be stored: if it loads again.
+fn kept<S: FlowState>(state: &Mutex<S>) -> Kept {
+    let state = match serde_json::to_value(&*lock(state)) {
+        Ok(state) => state,
+        Err(error) => return Kept::InMemory(error.to_string()),
+    };
+    match S::deserialize(&state) {
+        Ok(_) => Kept::Plain(state),
+        Err(error) => Kept::InMemory(format!("it does not load again: {error}")),
+    }
 }
 
 fn state_json<S: FlowState>(state: &Mutex<S>) -> Result<Value, Stopped> {

@@ -1,30 +1,24 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::conversations::{Conversations, EndedConversation, Vacancy};
+use super::conversations::Conversations;
 use super::live::{Live, Task};
+use super::rows::{EndedConversation, Keeping, Kept, Place, Stored, Vacancy, Wait};
 use super::run::AnyFlow;
 use super::stopped::Stopped;
 use super::talk::Idle;
 use crate::core::error::Cas;
-use crate::core::id::RecordId;
-use crate::core::store::{Caller, Checkpoint, CheckpointPhase, Midway, Revision};
+use crate::core::store::{Checkpoint, CheckpointPhase, RecordedAnswer, Revision};
 use crate::core::time::Timestamp;
 use crate::dispatch::Ctx;
 use crate::events::BotEvent;
 
-/// What is stored of a conversation that goes on.
-#[derive(Default)]
-pub(super) struct Stored {
-    /// Whether it is stored where it survives a restart.
-    pub(super) persistent: bool,
-    pub(super) vacancy: Vacancy,
-    pub(super) callers: Vec<Caller>,
-    pub(super) state: Value,
-    /// The record whose effects are stored, and how many sends it had made.
-    pub(super) input: Option<(RecordId, u32)>,
-}
+/// After how long others do what is due in a conversation whose code waits in a process: normally that one does.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long a row that nobody needs any more is kept.
+const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Writes the checkpoints of one run of one flow.
 pub(crate) struct Saver<'a> {
@@ -32,16 +26,24 @@ pub(crate) struct Saver<'a> {
     ctx: &'a Ctx,
     flow: &'a Arc<dyn AnyFlow>,
     stored: Mutex<&'a mut Stored>,
-    persistent: bool,
+    keeping: Keeping,
     has_callers: bool,
 }
 
-/// Where a run waits.
-pub(super) struct Wait {
-    pub(super) step: String,
-    pub(super) state: Option<Value>,
-    pub(super) deadline: Option<Timestamp>,
-    pub(super) midway: Option<Midway>,
+/// What is written besides where the conversation waits.
+struct Mark {
+    phase: CheckpointPhase,
+    answer: Option<RecordedAnswer>,
+    /// Whether the row holds the effects of the message that runs.
+    own: bool,
+    /// Whether code waits in memory.
+    live: bool,
+}
+
+impl Mark {
+    fn of(phase: CheckpointPhase) -> Self {
+        Self { phase, answer: None, own: true, live: false }
+    }
 }
 
 impl<'a> Saver<'a> {
@@ -51,12 +53,18 @@ impl<'a> Saver<'a> {
         flow: &'a Arc<dyn AnyFlow>,
         stored: &'a mut Stored,
     ) -> Self {
-        let (persistent, has_callers) = (stored.persistent, !stored.callers.is_empty());
-        Self { conversations, ctx, flow, stored: Mutex::new(stored), persistent, has_callers }
+        let (keeping, has_callers) = (stored.keeping, !stored.callers.is_empty());
+        Self { conversations, ctx, flow, stored: Mutex::new(stored), keeping, has_callers }
     }
 
-    pub(super) fn is_persistent(&self) -> bool {
-        self.persistent
+    /// Whether each step is written down, because others may take the conversation over.
+    pub(super) fn saves_steps(&self) -> bool {
+        self.keeping.place() == Place::Shared
+    }
+
+    /// Whether the conversation is written down before its first step.
+    pub(super) fn saves_entry(&self) -> bool {
+        self.saves_steps() && self.conversations.handover().is_some()
     }
 
     /// Whether another flow waits for the end of this one.
@@ -69,9 +77,24 @@ impl<'a> Saver<'a> {
     }
 
     /// The next step is about to run; a crash from here on does not repeat the one before.
-    pub(super) async fn save_running(&self, step: &str, state: Value) -> Result<(), Stopped> {
-        let wait = Wait { step: step.to_owned(), state: Some(state), deadline: None, midway: None };
-        self.save(CheckpointPhase::Running, &wait).await.map(|_| ())
+    pub(super) async fn save_running(&self, step: &str, state: Kept) -> Result<(), Stopped> {
+        if let (Kept::InMemory(_), Keeping::Forwarded) = (&state, self.keeping) {
+            return Ok(());
+        }
+        let wait = Wait { step: step.to_owned(), state, deadline: None, midway: None };
+        self.write(self.keeping.place(), &Mark::of(CheckpointPhase::Running), &wait).await.map(drop)
+    }
+
+    /// The step is about to work on this answer.
+    pub(super) async fn save_answer(&self, wait: &Wait, answer: RecordedAnswer) -> Result<(), Stopped> {
+        let mark = Mark { answer: Some(answer), ..Mark::of(CheckpointPhase::Running) };
+        self.write(self.keeping.place(), &mark, wait).await.map(drop)
+    }
+
+    /// The step failed at its answer, which is over. It waits for another one.
+    pub(super) async fn save_again(&self, wait: &Wait) -> Result<(), Stopped> {
+        let mark = Mark { own: false, ..Mark::of(CheckpointPhase::Waiting) };
+        self.write(self.keeping.place(), &mark, wait).await.map(drop)
     }
 
     /// The conversation waits for its user, perhaps with its code in memory.
@@ -80,11 +103,26 @@ impl<'a> Saver<'a> {
         wait: Wait,
         live: Option<(Option<Idle>, Task)>,
     ) -> Result<Option<EndedConversation>, Stopped> {
-        let revision = self.save(CheckpointPhase::Waiting, &wait).await?;
-        let ended = self.end_other().await?;
+        let keeping = match &wait.state {
+            Kept::InMemory(_) if self.keeping == Keeping::Forwarded => {
+                self.conversations.in_memory(&**self.flow)
+            }
+            _ => self.keeping,
+        };
+        let mark = Mark { live: live.is_some(), ..Mark::of(CheckpointPhase::Waiting) };
+        let place = keeping.place();
+        let revision = self.write(place, &mark, &wait).await?;
+        let ended = match keeping {
+            Keeping::Stub => {
+                self.write_stub().await?;
+                None
+            }
+            _ => self.end(place.other()).await?,
+        };
         if let Some((idle, task)) = live {
             let idle = idle.map(|idle| (self.ctx.world().now() + idle.after, idle));
-            let live = Live { task, flow: Arc::clone(self.flow), revision, idle };
+            let deadline = wait.deadline;
+            let live = Live { task, flow: Arc::clone(self.flow), revision, idle, deadline };
             if let Some((key, dropped)) = self.conversations.live.put(self.ctx.conversation(), live) {
                 let name = dropped.flow.name().to_owned();
                 self.ctx.world().events.emit(BotEvent::ConversationDropped { key, name });
@@ -93,90 +131,176 @@ impl<'a> Saver<'a> {
         Ok(ended)
     }
 
-    async fn save(&self, phase: CheckpointPhase, wait: &Wait) -> Result<Revision, Stopped> {
-        self.write(self.persistent, phase, wait).await
+    /// Tells others that there is a conversation; once.
+    async fn write_stub(&self) -> Result<(), Stopped> {
+        if self.stored().has_stub {
+            return Ok(());
+        }
+        let stub =
+            Wait { step: String::new(), state: Kept::Plain(Value::Null), deadline: None, midway: None };
+        self.write(Place::Shared, &Mark::of(CheckpointPhase::Stub), &stub).await?;
+        self.stored().has_stub = true;
+        Ok(())
     }
 
-    async fn write(
-        &self,
-        persistent: bool,
-        phase: CheckpointPhase,
-        wait: &Wait,
-    ) -> Result<Revision, Stopped> {
+    async fn write(&self, place: Place, mark: &Mark, wait: &Wait) -> Result<Revision, Stopped> {
         let scope = self.ctx.scope();
         scope.turn().check().map_err(|_| Stopped::Superseded)?;
         let (checkpoint, expect) = {
             let stored = self.stored();
-            // What a timer does has no record of its own.
-            let own = scope.record().map(|record| (record.clone(), scope.sends()));
-            let (input, sends) = own.or_else(|| stored.input.clone()).unzip();
-            let checkpoint = Checkpoint {
-                flow: self.flow.name().to_owned(),
-                version: self.flow.version(),
-                fingerprint: self.flow.fingerprint(),
-                step: wait.step.clone(),
-                phase,
-                state: wait.state.clone().unwrap_or_else(|| stored.state.clone()),
-                input,
-                sends: sends.unwrap_or_default(),
-                earlier: Vec::new(),
-                answer: None,
-                midway: wait.midway.clone(),
-                callers: stored.callers.clone(),
-                deadline: wait.deadline,
-                expires: None,
-                due: wait.deadline,
-                revision: Checkpoint::unwritten_revision(),
-                fence: Default::default(),
-                session: Checkpoint::unwritten_session(),
-            };
-            (checkpoint, stored.vacancy.of(persistent))
+            (self.checkpoint(&stored, place, mark, wait)?, stored.vacancy.of(place))
         };
         let key = self.ctx.conversation();
-        let store = self.conversations.store(persistent);
+        let store = self.conversations.store(place);
         let Cas::Applied(revision) = store.set_checkpoint(scope.turn(), &key, expect, &checkpoint).await?
         else {
             return Err(Stopped::Superseded);
         };
-        self.stored().vacancy.set(persistent, Some(revision));
+        let mut stored = self.stored();
+        stored.vacancy.set(place, Some(revision));
+        if place == Place::Shared {
+            stored.has_stub = false;
+        }
         Ok(revision)
+    }
+
+    fn checkpoint(
+        &self,
+        stored: &Stored,
+        place: Place,
+        mark: &Mark,
+        wait: &Wait,
+    ) -> Result<Checkpoint, Stopped> {
+        let scope = self.ctx.scope();
+        let state = match (&wait.state, place) {
+            (Kept::Unchanged, _) => stored.state.clone(),
+            (Kept::Plain(state), _) => state.clone(),
+            (Kept::InMemory(_), Place::Local) => Value::Null,
+            (Kept::InMemory(why), Place::Shared) => {
+                let name = self.flow.name();
+                return Err(Stopped::Handler(
+                    format!("the state of the flow `{name}` cannot be stored: {why}; keep plain data in it")
+                        .into(),
+                ));
+            }
+        };
+        // What a timer does has no record of its own.
+        let input = match scope.record() {
+            _ if !mark.own => None,
+            Some(record) => Some((record.clone(), scope.sends())),
+            None => stored.input.clone(),
+        };
+        let (input, sends) = input.unzip();
+        let (expires, due) = self.times(place, mark, wait.deadline, !stored.earlier.is_empty());
+        let begun_with = match (place, mark.phase, self.keeping) {
+            (_, CheckpointPhase::Ended, _) | (Place::Local, ..) | (_, _, Keeping::Persistent) => None,
+            _ => stored.begun_with.clone(),
+        };
+        Ok(Checkpoint {
+            flow: self.flow.name().to_owned(),
+            version: self.flow.version(),
+            fingerprint: self.flow.fingerprint(),
+            step: wait.step.clone(),
+            phase: mark.phase,
+            state,
+            begun_with,
+            input,
+            sends: sends.unwrap_or_default(),
+            earlier: if place == Place::Shared { stored.earlier.clone() } else { Vec::new() },
+            answer: mark.answer.clone(),
+            midway: wait.midway.clone(),
+            callers: stored.callers.clone(),
+            deadline: wait.deadline,
+            expires,
+            due,
+            revision: Checkpoint::unwritten_revision(),
+            fence: Default::default(),
+            session: Checkpoint::unwritten_session(),
+        })
+    }
+
+    /// When a row is over for others, and when somebody is to look after it.
+    fn times(
+        &self,
+        place: Place,
+        mark: &Mark,
+        deadline: Option<Timestamp>,
+        has_earlier: bool,
+    ) -> (Option<Timestamp>, Option<Timestamp>) {
+        let (Place::Shared, now) = (place, self.ctx.world().now()) else { return (None, deadline) };
+        let handover = self.conversations.handover();
+        match mark.phase {
+            CheckpointPhase::Stub => return (None, None),
+            CheckpointPhase::Ended => return (None, has_earlier.then(|| now + LEFTOVER)),
+            _ => {}
+        }
+        let expires = handover
+            .filter(|_| self.keeping == Keeping::Forwarded)
+            .map(|handover| deadline.map_or(now + handover.ttl, |end| end.max(now + handover.ttl)));
+        let deadline = deadline.filter(|_| mark.phase == CheckpointPhase::Waiting);
+        let grace = if mark.live && handover.is_some() { GRACE } else { Duration::ZERO };
+        (expires, deadline.map(|end| end + grace).or_else(|| expires.map(|expires| expires + LEFTOVER)))
     }
 
     /// The conversation is over.
     pub(super) async fn save_ended(&self) -> Result<Option<EndedConversation>, Stopped> {
-        let other = self.end_other().await?;
-        if other.is_some() && self.stored().vacancy.of(self.persistent).is_none() {
+        let place = self.keeping.place();
+        let other = self.end(place.other()).await?;
+        if other.is_some() && self.stored().vacancy.of(place).is_none() {
             return Ok(other);
         }
-        Ok(self.end(self.persistent).await?.or(other))
+        let own = self.end(place).await?;
+        Ok(merge(own, other))
     }
 
-    /// What the conversation left where it is not stored any more.
-    async fn end_other(&self) -> Result<Option<EndedConversation>, Stopped> {
-        self.end(!self.persistent).await
-    }
-
-    /// Ends what one of the stores holds. With an inbox record, a row remembers which message ended it until that message
-    /// is acknowledged: a replay in between must not take the message for a new one.
-    async fn end(&self, persistent: bool) -> Result<Option<EndedConversation>, Stopped> {
-        let expect = self.stored().vacancy.of(persistent);
-        let ours = persistent == self.persistent;
+    /// Ends what is written in one place. With an inbox record, a row remembers which message ended it until that message is
+    /// acknowledged: a replay in between must not take the message for a new one.
+    async fn end(&self, place: Place) -> Result<Option<EndedConversation>, Stopped> {
+        let expect = self.stored().vacancy.of(place);
+        let ours = place == self.keeping.place();
         if expect.is_none() && !(ours && self.ctx.record().is_some()) {
             return Ok(None);
         }
         let key = self.ctx.conversation();
         if self.ctx.record().is_some() {
-            let over = Wait { step: String::new(), state: Some(Value::Null), deadline: None, midway: None };
-            let revision = self.write(persistent, CheckpointPhase::Ended, &over).await?;
-            return Ok(Some(EndedConversation { key, persistent, revision }));
+            // A stub says nothing of what its conversation did, so it stays as it is.
+            let revision = match expect.filter(|_| place == Place::Shared && self.stored().has_stub) {
+                Some(stub) => stub,
+                None => {
+                    let over = Wait {
+                        step: String::new(),
+                        state: Kept::Plain(Value::Null),
+                        deadline: None,
+                        midway: None,
+                    };
+                    self.write(place, &Mark::of(CheckpointPhase::Ended), &over).await?
+                }
+            };
+            let mut vacancy = Vacancy::default();
+            // Messages that it holds may come again, so the row stays for a while.
+            let stays = place == Place::Shared && !self.stored().earlier.is_empty();
+            vacancy.set(place, Some(revision).filter(|_| !stays));
+            return Ok(Some(EndedConversation { key, vacancy }));
         }
-        let (turn, store) = (self.ctx.scope().turn(), self.conversations.store(persistent));
+        let (turn, store) = (self.ctx.scope().turn(), self.conversations.store(place));
         if let Some(revision) = expect
             && store.clear_checkpoint(turn, &key, revision).await? == Cas::Lost
         {
             return Err(Stopped::Superseded);
         }
-        self.stored().vacancy.set(persistent, None);
+        self.stored().vacancy.set(place, None);
         Ok(None)
     }
+}
+
+/// The rows of both.
+fn merge(one: Option<EndedConversation>, other: Option<EndedConversation>) -> Option<EndedConversation> {
+    let (mut one, other) = match (one, other) {
+        (Some(one), Some(other)) => (one, other),
+        (one, other) => return one.or(other),
+    };
+    for place in [Place::Local, Place::Shared] {
+        one.vacancy.set(place, one.vacancy.of(place).or(other.vacancy.of(place)));
+    }
+    Some(one)
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::AskError;
-use super::conversations::EndedConversation;
+use super::rows::EndedConversation;
 use crate::core::error::StoreError;
 use crate::dispatch::{Ctx, Handled, Verdict, failing};
 use crate::events::{BotEvent, describe};

@@ -1,5 +1,7 @@
 //! What becomes of a conversation when another replica takes its chat.
 
+mod decide;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use crate::core::id::ConversationKey;
 use crate::dispatch::Ctx;
 use crate::egress::Boxed;
 use crate::{Error, Result};
+pub(crate) use decide::{Decision, Feed, Found, Message, Standing, decide};
 
 /// What becomes of a conversation when another replica takes its chat: the one that ran it crashed, was stopped for a
 /// deploy, stood still for longer than its lease, or cut a step short.

@@ -303,6 +303,11 @@ impl InboxRecord {
         if self.is_in_process() { Err(self.refused("be discarded")) } else { Ok(()) }
     }
 
+    /// Whether nothing is left to do.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, InboxState::Done | InboxState::Dead)
+    }
+
     fn is_in_process(&self) -> bool {
         matches!(self.state, InboxState::Queued | InboxState::Working)
     }

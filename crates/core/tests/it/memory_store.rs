@@ -36,6 +36,7 @@ fn checkpoint(step: &str, due: Option<i64>) -> Checkpoint {
         state: serde_json::json!({}),
         input: None,
         sends: 0,
+        begun_with: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,
