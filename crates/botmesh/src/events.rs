@@ -130,6 +130,9 @@ pub enum BotEvent {
         /// Why.
         reason: String,
     },
+    /// The store does not compare checkpoints before it writes them; told once at the start. A replica that stood still for
+    /// longer than its lease may write over a newer checkpoint, between a look at its turn and the write.
+    CheckpointsNotCompared,
     /// A conversation that another replica had came to this one.
     Handover {
         /// The conversation.
@@ -198,6 +201,7 @@ impl BotEvent {
             Self::InstanceLeaseRenewed => "durability:lease-renewed",
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
+            Self::CheckpointsNotCompared => "coordination:checkpoints-not-compared",
             Self::Handover { .. } => "coordination:handover",
             Self::FlowIncompatible { .. } => "flow:incompatible",
             Self::ConversationDropped { .. } => "conversation:dropped",
@@ -212,6 +216,9 @@ impl fmt::Display for BotEvent {
         f.write_str(self.name())?;
         match self {
             Self::Started | Self::Stopped | Self::InstanceLeaseRenewed => Ok(()),
+            Self::CheckpointsNotCompared => f.write_str(
+                ": the store cannot compare checkpoints; use one that can, such as those of botmesh",
+            ),
             Self::InstanceLeaseLost { reason } => write!(f, " {reason:?}"),
             Self::Error { context, error } => write!(f, " {context}: {error}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),

@@ -141,7 +141,7 @@ fn is_tag(language: &str) -> bool {
 }
 
 /// Whether a user would see nothing.
-fn is_empty(content: &Content) -> bool {
+pub(crate) fn is_empty(content: &Content) -> bool {
     matches!(&content.body, ContentBody::Text { text } if text.trim().is_empty())
 }
 

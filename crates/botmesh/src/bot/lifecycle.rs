@@ -24,6 +24,7 @@ use crate::dispatch::Dispatcher;
 use crate::egress::{Backlog, Echoes, Egress};
 use crate::events::{BotEvent, EventBus};
 use crate::flow::Conversations;
+use crate::handover::HandoverConfig;
 use crate::health::Health;
 use crate::heartbeat::keep_session;
 use crate::intake::Intake;
@@ -132,14 +133,14 @@ impl Engine {
             Some(config) => Some(open_journal(config, &scope, &seams, &bot.shared.events).await?),
             None => None,
         };
-        let handover = coordination.as_ref().map(|coordination| coordination.handover.clone());
-        let coordination = given_or_alone(coordination, &*store, &seams).await?;
+        let events = bot.shared.events.clone();
+        let (coordination, handover) = given_or_alone(coordination, &*store, &seams, &events).await?;
         let coordinator = Arc::clone(&coordination.coordinator);
         let world = Arc::new(World {
             provider,
             store: Arc::clone(&store),
             seams,
-            events: bot.shared.events.clone(),
+            events,
             metrics: Arc::clone(&bot.shared.metrics),
             journal,
             texts,
@@ -277,12 +278,17 @@ async fn given_or_alone(
     given: Option<Coordination>,
     store: &dyn Store,
     seams: &Seams,
-) -> Result<Coordination, Error> {
+    events: &EventBus,
+) -> Result<(Coordination, Option<HandoverConfig>), Error> {
     if let Some(given) = given {
-        return Ok(given);
+        if !store.compares_checkpoints() {
+            events.emit(BotEvent::CheckpointsNotCompared);
+        }
+        let handover = given.handover.clone();
+        return Ok((given, Some(handover)));
     }
     let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
-    Ok(Coordination::new(hub.coordinator(&*seams.entropy)))
+    Ok((Coordination::new(hub.coordinator(&*seams.entropy)), None))
 }
 
 /// A run that is dropped gives up what it owns: nobody would finish it as long as the process lives.

@@ -14,6 +14,7 @@ use crate::core::error::ConfigError;
 use crate::core::id::ConversationKey;
 use crate::dispatch::Ctx;
 use crate::egress::Boxed;
+use crate::texts::is_empty;
 use crate::{Error, Result};
 pub(crate) use decide::{Decision, Feed, Found, Message, Standing, decide};
 
@@ -193,6 +194,13 @@ impl HandoverConfig {
                 "coordination.handover.ttl",
                 "is 0, so that no flow could ever be taken over",
                 "set for example \"10m\", or `flows: drop`",
+            ));
+        }
+        if self.notify_message.as_ref().is_some_and(is_empty) {
+            return Err(ConfigError::new(
+                "coordination.handover.notify_message",
+                "is empty, so that no user would learn anything",
+                "write a text, or leave it out for the built-in one",
             ));
         }
         Ok(())

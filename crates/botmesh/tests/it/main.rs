@@ -10,6 +10,7 @@ mod dropped;
 mod echoes;
 mod flows;
 mod guarantees;
+mod handover;
 mod journals;
 mod keys;
 mod leases;
