@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use serde_json::Value;
 
 use super::Entry;
 use super::live::LiveConversations;
 use super::rows::{EndedConversation, Keeping, Place, Rows, Stored, Wait};
 use super::run::{AnyFlow, Progress, Start, tell};
-use super::saver::Saver;
+use super::saver::{LEFTOVER, Saver};
 use super::stopped::Stopped;
 use crate::bot::TurnsConfig;
 use crate::core::content::Content;
 use crate::core::coordinator::Turn;
-use crate::core::error::StoreError;
+use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ConversationKey, RecordId};
 use crate::core::memory::MemoryStore;
-use crate::core::store::{Caller, Checkpoint, Store};
+use crate::core::store::{Caller, Checkpoint, CheckpointPhase, Store};
 use crate::core::time::Timestamp;
 use crate::dispatch::{Ctx, panic_text};
 use crate::events::BotEvent;
@@ -144,12 +145,23 @@ impl Conversations {
     /// The messages whose effects the store's row holds and that may come again. Those of this process itself are
     /// acknowledged before the next one of their conversation begins.
     pub(super) async fn unacknowledged(&self, ctx: &Ctx, rows: &Rows) -> Result<Vec<RecordId>, StoreError> {
-        let (Some(row), Some(open)) = (&rows.shared, &ctx.world().journal) else { return Ok(Vec::new()) };
-        let elsewhere = row.input.as_ref().filter(|_| row.session != *ctx.scope().turn().session());
+        let (world, turn) = (ctx.world(), ctx.scope().turn());
+        let mut unacknowledged = self.unacknowledged_in(world, turn, rows.shared.as_ref()).await?;
+        unacknowledged.retain(|record| ctx.record() != Some(record));
+        Ok(unacknowledged)
+    }
+
+    async fn unacknowledged_in(
+        &self,
+        world: &World,
+        turn: &Turn,
+        row: Option<&Checkpoint>,
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let (Some(row), Some(open)) = (row, &world.journal) else { return Ok(Vec::new()) };
+        let elsewhere = row.input.as_ref().filter(|_| row.session != *turn.session());
         let mut unacknowledged = Vec::new();
         for record in row.earlier.iter().chain(elsewhere) {
-            let is_this = ctx.record() == Some(record) || unacknowledged.contains(record);
-            if !is_this
+            if !unacknowledged.contains(record)
                 && let Some(stored) = open.journal.inbox().get(record).await?
                 && !stored.record.is_over()
             {
@@ -297,6 +309,41 @@ impl Conversations {
                 tracing::debug!(%error, "the row of an ended conversation stays for now");
             }
         }
+    }
+
+    /// Removes the row of a conversation that is over. If it holds the effects of messages that may come again, other than
+    /// `message`, it stays for a while and says so.
+    pub(super) async fn remove(
+        &self,
+        (world, turn, key): (&World, &Turn, &ConversationKey),
+        (place, row): (Place, &Checkpoint),
+        message: Option<&RecordId>,
+    ) -> Result<Cas<()>, StoreError> {
+        let shared = Some(row).filter(|_| place == Place::Shared);
+        let mut earlier = self.unacknowledged_in(world, turn, shared).await?;
+        earlier.retain(|record| message != Some(record));
+        if earlier.is_empty() {
+            return self.store(place).clear_checkpoint(turn, key, row.revision).await;
+        }
+        let over = Checkpoint {
+            phase: CheckpointPhase::Ended,
+            state: Value::Null,
+            begun_with: None,
+            input: None,
+            earlier,
+            answer: None,
+            midway: None,
+            callers: Vec::new(),
+            deadline: None,
+            expires: None,
+            due: Some(world.now() + LEFTOVER),
+            ..row.clone()
+        };
+        let written = self.store(place).set_checkpoint(turn, key, Some(row.revision), &over).await?;
+        Ok(match written {
+            Cas::Applied(_) => Cas::Applied(()),
+            Cas::Lost => Cas::Lost,
+        })
     }
 
     /// What a flow says when its time runs out, or the flow that called it.

@@ -162,11 +162,10 @@ impl Conversations {
         if let Some(stub) = stub {
             let _ = self.store(Place::Shared).clear_checkpoint(turn, key, *stub).await?;
         }
-        let cleared = self.store(*place).clear_checkpoint(turn, key, checkpoint.revision).await?;
-        if cleared == Cas::Lost {
-            return Ok(());
+        let removed = self.remove((world, turn, key), (*place, checkpoint), None).await?;
+        if removed == Cas::Applied(()) {
+            self.tell_timeout(world, key, &checkpoint.flow);
         }
-        self.tell_timeout(world, key, &checkpoint.flow);
         Ok(())
     }
 }

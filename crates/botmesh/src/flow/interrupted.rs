@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Entry;
 use super::conversations::{Conversations, Resumed};
 use super::definition::OnIncompatible;
-use super::rows::{Keeping, Place, Rows, Stored, Vacancy};
+use super::rows::{Keeping, Place, Rows, Stored};
 use super::run::{AnyFlow, tell};
 use super::saver::Saver;
 use super::stopped::Stopped;
@@ -67,7 +67,7 @@ impl Conversations {
         let Some(row) = &rows.shared else { return Ok(Resumed::Free) };
         let Some(flow) = self.flows.get(&row.flow) else {
             self.tell_incompatible(ctx, &row.flow, &format!("the flow `{}` is gone", row.flow));
-            return self.forget(ctx, rows.vacancy()).await;
+            return self.forget(ctx).await;
         };
         drop(self.live.take(&ctx.conversation()));
         let is_stub = row.phase == CheckpointPhase::Stub;
@@ -112,7 +112,7 @@ impl Conversations {
     ) -> Result<(Resumed, HandoverOutcome), Stopped> {
         let outcome = match policy {
             Policy::Drop => {
-                return Ok((self.forget(ctx, stored.vacancy).await?, HandoverOutcome::Dropped));
+                return Ok((self.forget(ctx).await?, HandoverOutcome::Dropped));
             }
             Policy::Restart => {
                 ctx.set_entry(Entry { flow: row.flow.clone(), state: row.begun_with.clone() });
@@ -134,7 +134,7 @@ impl Conversations {
             Policy::Function(function) => {
                 let taken = function(interrupted(ctx, row, reason), ctx.clone()).await;
                 if !taken.map_err(Stopped::Handler)? {
-                    return Ok((self.forget(ctx, stored.vacancy).await?, HandoverOutcome::Dropped));
+                    return Ok((self.forget(ctx).await?, HandoverOutcome::Dropped));
                 }
                 HandoverOutcome::Taken
             }
@@ -150,11 +150,12 @@ impl Conversations {
     }
 
     /// Forgets a conversation that does not go on. The message is free, also when it runs again.
-    pub(super) async fn forget(&self, ctx: &Ctx, vacancy: Vacancy) -> Result<Resumed, Stopped> {
+    pub(super) async fn forget(&self, ctx: &Ctx) -> Result<Resumed, Stopped> {
         let (turn, key) = (ctx.scope().turn(), ctx.conversation());
-        for place in [Place::Local, Place::Shared] {
-            if let Some(revision) = vacancy.of(place)
-                && self.store(place).clear_checkpoint(turn, &key, revision).await? == Cas::Lost
+        let Rows { local, shared } = self.load(&key).await?;
+        for (place, row) in [(Place::Local, local), (Place::Shared, shared)] {
+            if let Some(row) = row
+                && self.remove((ctx.world(), turn, &key), (place, &row), ctx.record()).await? == Cas::Lost
             {
                 return Err(Stopped::Superseded);
             }

@@ -60,16 +60,15 @@ impl Conversations {
         // Else the two would be polled with all that is between them on the stack.
         let outcome = scope.drive(pin!(Box::pin(going_on))).await;
         ctx.scope().take_over(&scope);
-        match outcome? {
-            Resumed::Consumed(_) if feeds => {
-                let rows = self.load(&ctx.conversation()).await?;
-                match self.decide(ctx, &rows) {
-                    Decision::GoOn(feed) => self.go_on(ctx, rows, feed).await,
-                    Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
-                    _ => Ok(Resumed::Free),
-                }
-            }
-            resumed => Ok(resumed),
+        let Resumed::Consumed(_) = outcome? else { return Ok(Resumed::Free) };
+        let rows = self.load(&ctx.conversation()).await?;
+        match self.decide(ctx, &rows) {
+            Decision::GoOn(feed) if feeds => self.go_on(ctx, rows, feed).await,
+            Decision::GoOn(_) => Ok(Resumed::Consumed(None)),
+            Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
+            Decision::Overdue => Ok(Resumed::Overdue),
+            // It is over, and the message is none of its answers.
+            Decision::Route | Decision::Fallback(_) => Ok(Resumed::Free),
         }
     }
 
@@ -125,7 +124,7 @@ impl Conversations {
         let Some((place, row)) = self.row(ctx, &rows) else { return Ok(Resumed::Free) };
         let Some(flow) = self.flows.get(&row.flow) else {
             self.tell_incompatible(ctx, &row.flow, &format!("the flow `{}` is gone", row.flow));
-            return self.forget(ctx, rows.vacancy()).await;
+            return self.forget(ctx).await;
         };
         let mut earlier = self.unacknowledged(ctx, &rows).await?;
         if ctx.is_stand_in() {

@@ -18,7 +18,7 @@ use crate::events::BotEvent;
 /// After how long others do what is due in a conversation whose code waits in a process: normally that one does.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a row that nobody needs any more is kept.
-const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
+pub(super) const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Writes the checkpoints of one run of one flow.
 pub(crate) struct Saver<'a> {

@@ -12,7 +12,7 @@ use botmesh::prelude::*;
 use botmesh::{
     BotBuilder, Coordination, Fallback, HandoverConfig, HandoverFlows, HandoverOutcome, TurnsConfig,
 };
-use botmesh_testing::MockProvider;
+use botmesh_testing::{Fault, MockProvider, WritePoint};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Life, Stage};
@@ -60,17 +60,7 @@ impl Replica {
     /// Ana says something to this replica, which then has nothing more to do. What it answers.
     async fn hears(&mut self, event: &str, text: &str) -> Vec<String> {
         let before = self.channel.texts_to("ana").len();
-        let delivery = self.channel.deliver(Inbound::text(event, "ana", text));
-        let mut delivery = std::pin::pin!(delivery);
-        let mut admitted = false;
-        self.life
-            .until("the message is taken over", || {
-                let waker = std::task::Waker::noop();
-                let mut context = std::task::Context::from_waker(waker);
-                admitted = admitted || delivery.as_mut().poll(&mut context).is_ready();
-                admitted
-            })
-            .await;
+        self.life.deliver_to(&self.channel, Inbound::text(event, "ana", text)).await;
         self.life.settled().await;
         self.channel.texts_to("ana").split_off(before)
     }
@@ -105,6 +95,15 @@ fn signup() -> Flow<Signup> {
         })
         .ask("age", |s: &Signup| format!("How old are you, {}?", s.name), |_, _| Ok(()))
         .say(|s: &Signup| format!("Done, {}.", s.name))
+}
+
+fn signup_within(wait: Duration) -> Flow<Signup> {
+    flow::<Signup>("signup")
+        .ask("name", "What is your name?", |_, _| Ok(()))
+        .timeout(wait)
+        .ask("age", "How old are you?", |_, _| Ok(()))
+        .timeout(wait)
+        .on_timeout("Too late.")
 }
 
 fn with(signup: Flow<Signup>) -> impl FnOnce(BotBuilder) -> BotBuilder {
@@ -242,4 +241,73 @@ async fn a_step_cut_short_keeps_its_answer() {
         assert_eq!(a.channel.texts_to("ana").len(), 2, "a stale owner answers");
         assert_eq!(b.hears("4", "?").await, ["What?"]);
     }
+}
+
+/// The replica answers Ana, and dies before it acknowledges what she said.
+async fn dies_before_acknowledging(a: Replica, event: &str, text: &str) {
+    a.life.journal.fault_at(WritePoint::InboxFinish, 1, Fault::CrashBefore);
+    a.life.deliver_to(&a.channel, Inbound::text(event, "ana", text)).await;
+    a.life.until("the crash", || a.life.journal.crashed()).await;
+    a.dies().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_again_after_the_next_one_is_not_a_second_answer() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let mut a = fleet.start(with(signup().persistent()));
+    let mut b = fleet.start(with(signup().persistent()));
+    assert_eq!(a.hears("1", "sign up").await, ["What is your name?"]);
+    let channel = a.channel.clone();
+    dies_before_acknowledging(a, "2", "Ana").await;
+    assert_eq!(channel.texts_to("ana"), ["What is your name?", "How old are you, Ana?"]);
+    assert_eq!(b.hears("3", "30").await, ["Done, Ana."]);
+    // The lease of the dead one runs out, and what it had not acknowledged runs again.
+    fleet.stage.clock.advance(Duration::from_secs(120)).await;
+    assert_eq!(b.channel.texts_to("ana"), ["Done, Ana."]);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_again_after_its_flow_timed_out_is_not_routed() {
+    let brief = || signup_within(Duration::from_secs(20)).persistent();
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let mut a = fleet.start(with(brief()));
+    let b = fleet.start(with(brief()));
+    assert_eq!(a.hears("1", "sign up").await, ["What is your name?"]);
+    dies_before_acknowledging(a, "2", "Ana").await;
+    fleet.stage.clock.advance(Duration::from_secs(180)).await;
+    assert_eq!(b.channel.texts_to("ana"), ["Too late."]);
+}
+
+#[tokio::test]
+async fn a_message_that_only_woke_a_step_which_then_ended_the_flow_is_routed() {
+    let build = |runs: Arc<AtomicUsize>| {
+        move |bot: BotBuilder| {
+            let book = flow::<Signup>("signup")
+                .ask("name", "What is your name?", |_, _| Ok(()))
+                .do_("check", |_| async { Ok(Step::Next) })
+                .do_("book", move |c: FlowCtx<Signup>| {
+                    let first = runs.fetch_add(1, Ordering::SeqCst) == 0;
+                    async move {
+                        if first {
+                            std::future::pending::<()>().await;
+                        }
+                        c.say("Booked.").await?;
+                        Ok(Step::Next)
+                    }
+                })
+                .persistent();
+            with(book)(bot)
+        }
+    };
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let mut a = fleet.start(build(Arc::clone(&runs)));
+    let mut b = fleet.start(build(Arc::clone(&runs)));
+    assert_eq!(a.hears("1", "sign up").await, ["What is your name?"]);
+    a.life.deliver_to(&a.channel, Inbound::text("2", "ana", "Ana")).await;
+    a.life.until("the booking", || runs.load(Ordering::SeqCst) == 1).await;
+    a.dies().await;
+    assert_eq!(b.hears("3", "Hello?").await, ["Booked.", "What?"]);
+    fleet.stage.clock.advance(Duration::from_secs(120)).await;
+    assert_eq!(b.channel.texts_to("ana"), ["Booked.", "What?"], "the answer that was left is handled again");
 }

@@ -152,7 +152,12 @@ impl Life {
 
     /// Delivers a message; `false` if the bot did not take it over, or died meanwhile.
     pub(crate) async fn deliver(&self, inbound: Inbound) -> bool {
-        let mut delivery = std::pin::pin!(self.channel.deliver(inbound));
+        self.deliver_to(&self.channel, inbound).await
+    }
+
+    /// As [`deliver`](Self::deliver), by a channel of the bot's own.
+    pub(crate) async fn deliver_to(&self, channel: &MockProvider, inbound: Inbound) -> bool {
+        let mut delivery = std::pin::pin!(channel.deliver(inbound));
         for _ in 0..PATIENCE {
             tokio::select! {
                 biased;
