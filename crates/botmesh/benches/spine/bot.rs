@@ -118,9 +118,7 @@ impl Running {
         routes: impl FnOnce(BotBuilder) -> BotBuilder,
     ) -> Self {
         let probe = Probe::new(lanes);
-        let (open, connected) = oneshot::channel();
-        let (state, connection) = watch::channel(ConnectionState::Open);
-        let channel = NoChannel { open: Mutex::new(Some(open)), connection, _connected: state };
+        let (channel, connected) = NoChannel::new();
         let mut builder = routes(Bot::builder().provider(channel));
         if let Some(store) = &opened.store {
             builder = builder.store(store.clone());
@@ -161,10 +159,19 @@ pub(crate) async fn cycle(sink: &dyn InboundSink, probe: &Probe, chat: u32, numb
 }
 
 /// Takes every message at once.
-struct NoChannel {
+pub(crate) struct NoChannel {
     open: Mutex<Option<oneshot::Sender<Arc<dyn InboundSink>>>>,
     connection: watch::Receiver<ConnectionState>,
     _connected: watch::Sender<ConnectionState>,
+}
+
+impl NoChannel {
+    /// With the way in, which is there once a bot runs on the channel.
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Arc<dyn InboundSink>>) {
+        let (open, connected) = oneshot::channel();
+        let (state, connection) = watch::channel(ConnectionState::Open);
+        (Self { open: Mutex::new(Some(open)), connection, _connected: state }, connected)
+    }
 }
 
 #[async_trait]
