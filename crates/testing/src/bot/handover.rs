@@ -16,13 +16,6 @@ struct Told {
     outcome: HandoverOutcome,
 }
 
-impl std::fmt::Display for Told {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { replica, key, name, outcome, .. } = self;
-        write!(f, "replica {replica} tells of `{name}` of {key}: {outcome:?}")
-    }
-}
-
 impl TestBot {
     /// The next hand-over of this user's conversation is of the flow or conversation `name`, and this became of it. If there
     /// is none yet, virtual time passes, up to a minute. Returns the number of the replica that took it over.
@@ -44,7 +37,11 @@ impl TestBot {
             };
             match told.name == name && told.outcome == outcome {
                 true => Ok(told.replica),
-                false => Err(self.stage.failure(&format!("{wanted} {told}"))),
+                false => {
+                    let Told { name, outcome, .. } = &told;
+                    let who = self.stage.name(told.replica);
+                    Err(self.stage.failure(&format!("{wanted} {who} tells that `{name}` is {outcome:?}")))
+                }
             }
         })
     }
@@ -58,7 +55,12 @@ impl TestBot {
             self.stage.settle().await?;
             match self.stage.next_handover(|_| true) {
                 None => Ok(()),
-                Some(told) => Err(self.stage.failure(&format!("expected no hand-over, but {told}"))),
+                Some(Told { replica, key, name, outcome, .. }) => {
+                    let who = self.stage.name(replica);
+                    Err(self.stage.failure(&format!(
+                        "expected no hand-over, but {who} tells that `{name}` of {key} is {outcome:?}"
+                    )))
+                }
             }
         })
     }

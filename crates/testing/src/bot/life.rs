@@ -1,7 +1,8 @@
 //! One life of a bot under test, from its start to its stop or crash.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Context;
 
 use botmesh::{Bot, BotEvent};
 use botmesh_core::coordinator::MemoryCoordinator;
@@ -40,6 +41,8 @@ pub(super) struct Life {
     /// Whether it was asked to stop, and whether it stands still.
     pub(super) stopping: AtomicBool,
     pub(super) frozen: AtomicBool,
+    /// After how many more polls of its tasks it stands still; `u64::MAX` if it does not.
+    pub(super) freezes_in: AtomicU64,
 }
 
 /// What the bot told, and what of it the test has not taken down.
@@ -121,6 +124,34 @@ impl Life {
 
     fn calls_under_way(&self) -> usize {
         self.journal.calls_under_way() + self.store.calls_under_way()
+    }
+
+    /// Runs its tasks for at most so many polls. Whether any could go on.
+    pub(super) fn run(&self, context: &mut Context<'_>, polls: u64) -> bool {
+        let left = self.freezes_in.load(Ordering::Relaxed);
+        let taken = self.tasks.run(context, polls.min(left), || self.is_polled());
+        if left != u64::MAX {
+            self.freezes_in.store(left - taken, Ordering::Relaxed);
+            if left == taken {
+                self.freeze();
+            }
+        }
+        if self.process.happened() {
+            self.bury();
+        }
+        taken > 0
+    }
+
+    /// Stands still, and loses its turns. Whether it ran.
+    pub(super) fn freeze(&self) -> bool {
+        if self.is_over() || self.frozen.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        self.freezes_in.store(u64::MAX, Ordering::Relaxed);
+        if let Some(coordinator) = &self.coordinator {
+            coordinator.lose();
+        }
+        true
     }
 
     /// Lets the others know that it is dead. Its tasks end as soon as the backend has answered what it was asked before.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use botmesh::{BotBuilder, Durability, HandoverConfig};
 use botmesh_core::coordinator::MemoryHub;
+use botmesh_core::entropy::SeededEntropy;
 use botmesh_core::kv::DurableKv;
 use botmesh_core::memory::{MemoryKv, MemoryStore};
 use botmesh_core::store::Store;
@@ -24,7 +25,7 @@ pub struct TestBotOptions {
     each_life: EachLife,
     replicas: usize,
     sharing: Option<Sharing>,
-    seed: u64,
+    seed: Option<u64>,
 }
 
 /// How the replicas share the chats; `None` for a bot that is alone.
@@ -49,7 +50,7 @@ impl TestBotOptions {
             each_life: Box::new(|_, _| ()),
             replicas: 1,
             sharing: None,
-            seed: 0,
+            seed: None,
         }
     }
 
@@ -107,10 +108,11 @@ impl TestBotOptions {
         self
     }
 
-    /// Draws everything that is random in the bots from this seed: the same steps with the same seed give the same
-    /// transcript. Default 0.
+    /// Draws everything that is random in the bots from this seed, and the order in which replicas go on that could at the
+    /// same time: in small pieces, in place of one after the other as far as it comes. The same steps with the same seed give
+    /// the same transcript, unless handlers wait for something real.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.seed = Some(seed);
         self
     }
 
@@ -153,7 +155,8 @@ impl TestBotOptions {
             store: self.store,
             durability: self.durability,
             shared,
-            seed: self.seed,
+            seed: self.seed.unwrap_or(0),
+            dice: self.seed.map(|seed| SeededEntropy::new(!seed)),
             each_life: self.each_life,
             post: Arc::new(Post::new()),
             state: std::sync::Mutex::default(),

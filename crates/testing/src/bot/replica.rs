@@ -134,14 +134,15 @@ impl Replica {
     /// others go on at once, as if its lease of the chats had run out; what it owned in the journals they take over when
     /// its journals' lease has run out in virtual time. What users say goes to another replica, or waits.
     pub fn freeze(&self) {
-        let life = self.stage.life(self.number);
-        if life.is_over() || life.frozen.swap(true, Ordering::Relaxed) {
-            return;
+        if self.stage.life(self.number).freeze() {
+            self.stage.note(format!("  ! {} stands still", self.name()));
         }
-        self.stage.note(format!("  ! {} stands still", self.name()));
-        if let Some(coordinator) = &life.coordinator {
-            coordinator.lose();
-        }
+    }
+
+    /// Stands still, as after [`freeze`](Self::freeze), when its tasks went on so many times more: amid whatever it does
+    /// then, also during a step of the test. If it never comes so far, it runs on.
+    pub fn freeze_after(&self, polls: u64) {
+        self.stage.life(self.number).freezes_in.store(polls.max(1), Ordering::Relaxed);
     }
 
     /// Goes on where it stood still, and finds out what it lost meanwhile.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use botmesh::{Bot, BotBuilder, BotEvent, Coordination, Durability, HandoverConfig};
 use botmesh_core::coordinator::{Fence, MemoryCoordinator, MemoryHub};
-use botmesh_core::entropy::SeededEntropy;
+use botmesh_core::entropy::{Entropy, SeededEntropy};
 use botmesh_core::error::ConfigError;
 use botmesh_core::id::{ChatId, EventId};
 use botmesh_core::inbound::Inbound;
@@ -35,6 +35,9 @@ const START: Duration = Duration::from_millis(10);
 /// How often the bot may go on without coming to rest.
 const MAX_ROUNDS: usize = 100_000;
 
+/// For how many polls a replica runs at most before another one may, where dice decide.
+const LONGEST_PIECE: u64 = 6;
+
 /// How many steps an advance takes, as long as none is longer than `LONGEST_STEP`.
 const STEPS: u32 = 2_000;
 const LONGEST_STEP: Duration = Duration::from_secs(15);
@@ -52,6 +55,8 @@ pub(super) struct Stage {
     /// `None` for a bot that is alone.
     pub(super) shared: Option<Shared>,
     pub(super) seed: u64,
+    /// What decides who runs next; `None` if one runs after the other.
+    pub(super) dice: Option<SeededEntropy>,
     pub(super) each_life: EachLife,
     pub(super) post: Arc<Post>,
     pub(super) state: Mutex<State>,
@@ -179,7 +184,7 @@ impl Stage {
         let (tasks, clock) = (Arc::new(Tasks::default()), self.clock.of(number));
         let seams = Seams {
             clock: Arc::new(clock.clone()),
-            entropy: Arc::new(SeededEntropy::new(self.seed.wrapping_add(number))),
+            entropy: Arc::new(SeededEntropy::new(self.seed.rotate_left(32).wrapping_add(number))),
             spawner: Arc::<Tasks>::clone(&tasks),
         };
         let shared = self.shared.as_ref();
@@ -212,6 +217,7 @@ impl Stage {
             hung_before: hanging(channel),
             stopping: false.into(),
             frozen: false.into(),
+            freezes_in: u64::MAX.into(),
         };
         life.begin(&self.post);
         Ok(Arc::new(life))
@@ -239,14 +245,19 @@ impl Stage {
         }
     }
 
-    /// Runs the tasks of each replica in turn, as far as they come. Whether any could go on.
+    /// Runs the tasks of the replicas: as far as they come, or in pieces. Whether any could go on.
     fn run(&self, lives: &[Arc<Life>], context: &mut Context<'_>) -> bool {
         self.distribute(lives);
+        let roll = |sides: u64| self.dice.as_ref().map(|dice| dice.next_u64() % sides);
+        let first = roll(lives.len() as u64).unwrap_or(0) as usize;
         let mut went_on = false;
-        for life in lives {
-            went_on |= life.tasks.run(context, || life.is_polled());
-            if life.process.happened() {
-                life.bury();
+        for place in (0..lives.len()).cycle().skip(first).take(lives.len()) {
+            let (replica, life) = (place + 1, &lives[place]);
+            let (polls, stood_still) =
+                (roll(LONGEST_PIECE).map_or(u64::MAX, |roll| roll + 1), life.is_frozen());
+            went_on |= life.run(context, polls);
+            if life.is_frozen() && !stood_still {
+                self.note(format!("  ! {} stands still", self.name(replica)));
             }
         }
         went_on

@@ -24,6 +24,8 @@ pub(super) struct Tasks {
 #[derive(Default)]
 struct Counts {
     polls: AtomicU64,
+    /// How many more polls there may be in this run.
+    left: AtomicU64,
     alive: Mutex<BTreeMap<&'static str, usize>>,
 }
 
@@ -34,14 +36,15 @@ struct Named {
 }
 
 impl Tasks {
-    /// Runs every task as far as it comes while `alive`. Whether any could go on.
-    pub(super) fn run(&self, context: &mut Context<'_>, alive: impl Fn() -> bool) -> bool {
+    /// Runs the tasks while `alive`, as far as they come or for so many polls. How many polls it took.
+    pub(super) fn run(&self, context: &mut Context<'_>, polls: u64, alive: impl Fn() -> bool) -> u64 {
         let before = self.counts.polls.load(Ordering::Relaxed);
+        self.counts.left.store(polls, Ordering::Relaxed);
         let woken = Arc::new(Woken { test: context.waker().clone(), again: AtomicBool::new(true) });
         let waker = Waker::from(Arc::clone(&woken));
         let mut running = lock(&self.running);
         for _ in 0..ROUNDS {
-            if !alive() {
+            if !alive() || self.counts.left.load(Ordering::Relaxed) == 0 {
                 break;
             }
             let spawned = std::mem::take(&mut *lock(&self.spawned));
@@ -54,7 +57,7 @@ impl Tasks {
                 woken.again.store(true, Ordering::Relaxed);
             }
         }
-        self.counts.polls.load(Ordering::Relaxed) != before
+        self.counts.polls.load(Ordering::Relaxed) - before
     }
 
     /// Ends every task where it stands, as a crash does.
@@ -86,6 +89,12 @@ impl Future for Named {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let left = self.counts.left.load(Ordering::Relaxed);
+        if left == 0 {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.counts.left.store(left - 1, Ordering::Relaxed);
         self.counts.polls.fetch_add(1, Ordering::Relaxed);
         self.task.as_mut().poll(context)
     }
