@@ -209,6 +209,9 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Sent, SendError> {
+        if let Some(scope) = scope {
+            scope.note_new_send();
+        }
         let content = self.run_before_hooks(chat, content).await?;
         let contents = self.cut(content)?;
         let lane = self.lanes.enter(chat).await;
@@ -252,6 +255,9 @@ impl Egress {
     ) -> Result<Sent, SendError> {
         loop {
             let (begun, lane) = self.begin(open, scope, &send, may_be_known).await?;
+            if let (Some(scope), false) = (scope, matches!(begun, Begun::Known(_))) {
+                scope.note_new_send();
+            }
             match begun {
                 Begun::InFlight(stored) => return self.attempt_first(open, scope, stored, lane).await,
                 Begun::Waiting(key) => return Box::pin(self.finish(open, scope, key, lane)).await,

@@ -30,6 +30,7 @@ pub(crate) struct TurnScope {
     sends: AtomicU32,
     journal_failed: AtomicBool,
     lease_lost: AtomicBool,
+    sent_anew: AtomicBool,
     /// The record's version, if it has one, and how often the lease had lapsed when this process was sure to own it.
     version: Option<Version>,
     lapses: AtomicU64,
@@ -79,6 +80,7 @@ impl TurnScope {
             sends: AtomicU32::new(0),
             journal_failed: AtomicBool::new(false),
             lease_lost: AtomicBool::new(false),
+            sent_anew: AtomicBool::new(false),
             version: None,
             lapses: AtomicU64::new(0),
             waited: AtomicU64::new(0),
@@ -202,6 +204,15 @@ impl TurnScope {
     /// Something was refused because the lease or the turn is lost: the attempt does not count.
     pub(crate) fn note_lease_lost(&self) {
         self.lease_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was sent that an earlier run had not sent.
+    pub(crate) fn note_new_send(&self) {
+        self.sent_anew.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent_anew(&self) -> bool {
+        self.sent_anew.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lease_lost(&self) -> bool {

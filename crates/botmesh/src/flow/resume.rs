@@ -40,8 +40,9 @@ impl Conversations {
         }
     }
 
-    /// Goes on with a step that was left in the middle of its work for an earlier message, in the place of that one. This
-    /// message is kept for the question that comes next if the step has its answer; else it only woke the step.
+    /// Goes on with a step that was left in the middle of its work for an earlier message, in the place of that one. If the
+    /// step has its answer, this message is kept for the question that comes next. If not, it is the answer to what the step
+    /// asked before it was left, as the outbox knows; a question that is only asked now it cannot answer.
     async fn catch_up(&self, ctx: &Ctx, rows: Rows, feed: Feed) -> Result<Resumed, Stopped> {
         let left = self.row(ctx, &rows).filter(|(_, row)| row.phase == CheckpointPhase::Running);
         let Some((_, row)) = left.filter(|(_, row)| !is_own(ctx, row)) else {
@@ -61,9 +62,10 @@ impl Conversations {
         let outcome = scope.drive(pin!(Box::pin(going_on))).await;
         ctx.scope().take_over(&scope);
         let Resumed::Consumed(_) = outcome? else { return Ok(Resumed::Free) };
+        let answers = feeds || !scope.sent_anew();
         let rows = self.load(&ctx.conversation()).await?;
         match self.decide(ctx, &rows) {
-            Decision::GoOn(feed) if feeds => self.go_on(ctx, rows, feed).await,
+            Decision::GoOn(feed) if answers => self.go_on(ctx, rows, feed).await,
             Decision::GoOn(_) => Ok(Resumed::Consumed(None)),
             Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
             Decision::Overdue => Ok(Resumed::Overdue),

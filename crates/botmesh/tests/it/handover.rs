@@ -311,3 +311,19 @@ async fn a_message_that_only_woke_a_step_which_then_ended_the_flow_is_routed() {
     fleet.stage.clock.advance(Duration::from_secs(120)).await;
     assert_eq!(b.channel.texts_to("ana"), ["Booked.", "What?"], "the answer that was left is handled again");
 }
+
+#[tokio::test]
+async fn an_answer_to_a_question_whose_replica_died_before_it_wrote_that_it_waits_is_an_answer() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let mut b = fleet.start(with(signup().persistent()));
+    let a = fleet.start(with(signup().persistent()));
+    // It writes that the flow begins, asks, and dies.
+    a.life.store.crash_before_write(2);
+    a.life.deliver_to(&a.channel, Inbound::text("1", "ana", "sign up")).await;
+    a.life.until("the crash", || a.life.journal.crashed()).await;
+    assert_eq!(a.channel.texts_to("ana"), ["What is your name?"]);
+    a.dies().await;
+    assert_eq!(b.hears("2", "Ana").await, ["How old are you, Ana?"]);
+    fleet.stage.clock.advance(Duration::from_secs(120)).await;
+    assert_eq!(b.hears("3", "30").await, ["Done, Ana."]);
+}
