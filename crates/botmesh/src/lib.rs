@@ -83,6 +83,8 @@ mod pages {
     mod flows {}
     #[doc = include_str!("../../../docs/en/conversations.md")]
     mod conversations {}
+    #[doc = include_str!("../../../docs/en/handover.md")]
+    mod handover {}
     #[doc = include_str!("../../../docs/en/scheduler.md")]
     mod scheduler {}
 }

@@ -29,11 +29,12 @@ pub enum Step {
 /// locked out: whatever happens, the next message is answered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OnIncompatible {
-    /// The flow starts again with its default state.
+    /// It starts again: a forwarded flow, and a conversation of another replica, with what it was entered with, others with
+    /// their default state or without input.
     Restart,
-    /// The flow is forgotten and the message is handled as any other.
+    /// It is forgotten and the message is handled as any other.
     Drop,
-    /// The flow is forgotten and the user is told this.
+    /// It is forgotten and the user is told this.
     Notify(Box<Content>),
 }
 
@@ -213,13 +214,16 @@ impl<S: FlowState> Flow<S> {
         self.step(id, Action::Do(Arc::new(|_| Box::pin(async { Ok(Step::End) }))))
     }
 
-    /// Keeps the flow in the store, so that it survives a restart.
+    /// Keeps the flow in the store, so that it survives a restart and goes on in other replicas. Its state must be plain data:
+    /// one that does not load again from JSON is an error of the step that made it so.
     pub fn persistent(mut self) -> Self {
         self.persistent = true;
         self
     }
 
-    /// What becomes of a stored flow that cannot go on. Default [`OnIncompatible::Restart`].
+    /// What becomes of a stored flow whose step is gone here or whose state does not load. Default
+    /// [`OnIncompatible::Restart`]. A forwarded flow that was changed, or a state that was in the memory of another replica, is
+    /// for [`HandoverConfig::fallback`](crate::HandoverConfig::fallback).
     pub fn on_incompatible(mut self, policy: OnIncompatible) -> Self {
         self.on_incompatible = policy;
         self
