@@ -16,6 +16,7 @@ pub(super) enum Role {
     Channel,
     Testing,
     Conformance,
+    Servers,
     Scripts,
 }
 
@@ -28,6 +29,7 @@ impl Role {
             "events" => Self::Events,
             "testing" => Self::Testing,
             "conformance" => Self::Conformance,
+            "test-servers" => Self::Servers,
             "xtask" => Self::Scripts,
             name if name.ends_with("-store") => Self::Store,
             name if CHANNELS.contains(&name) => Self::Channel,
@@ -37,7 +39,8 @@ impl Role {
 
     fn may_depend_on(self, other: Self, optional: bool) -> bool {
         match self {
-            Self::Core | Self::AppendLog | Self::Scripts => false,
+            Self::Core | Self::AppendLog | Self::Servers => false,
+            Self::Scripts => other == Self::Servers,
             Self::Store | Self::Channel => other == Self::Core,
             Self::Runtime | Self::Events => matches!(other, Self::Core | Self::AppendLog),
             Self::Testing => matches!(other, Self::Core | Self::Runtime),
@@ -91,6 +94,7 @@ fn forbidden(role: Role, folder: &str, dependency: &Dependency) -> Option<String
     };
     let hint = match (role, other) {
         (Role::Conformance, Some(Role::Store | Role::Events)) => "make it optional, behind a feature",
+        (_, Some(Role::Servers)) => "it is not published; in dev-dependencies write its path",
         _ => "move what is shared to botmesh-core, or turn the dependency round",
     };
     (!allowed).then(|| format!("{folder} may not depend on {}: {hint}", dependency.package))

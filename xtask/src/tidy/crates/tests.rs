@@ -17,11 +17,15 @@ fn edges_follow_the_table() {
         ("terminal", "core"),
         ("testing", "core botmesh"),
         ("conformance", "core botmesh testing"),
-        ("xtask", ""),
+        ("test-servers", ""),
+        ("xtask", "test-servers"),
     ];
     for (from, allowed) in table {
-        let folder =
-            if matches!(from, "conformance" | "xtask") { from.into() } else { format!("crates/{from}") };
+        let folder = if matches!(from, "conformance" | "test-servers" | "xtask") {
+            from.into()
+        } else {
+            format!("crates/{from}")
+        };
         for (to, _) in table.iter().filter(|(to, _)| !matches!(*to, "xtask")) {
             let package = expected_name(to);
             let found = edge(&folder, &format!("[dependencies]\n{package}.workspace = true\n"));
@@ -37,6 +41,7 @@ fn tests_are_free_but_backends_stay_apart() {
         ("crates/botmesh", "botmesh-sqlite-store", true),
         ("crates/core", "botmesh-testing", true),
         ("crates/sqlite-store", "botmesh-conformance", true),
+        ("crates/redis-store", "botmesh-test-servers", true),
         ("crates/sqlite-store", "botmesh", false),
         ("crates/sqlite-store", "botmesh-redis-store", false),
         ("crates/sqlite-store", "botmesh-terminal", false),

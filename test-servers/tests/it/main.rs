@@ -1,0 +1,4 @@
+//! Servers as a test uses them.
+
+mod redis;
+mod survivors;
