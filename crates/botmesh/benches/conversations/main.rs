@@ -52,7 +52,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values = ["memory", "sqlite"])]
     backend: Vec<Backend>,
     /// Measured seconds of each round of steps
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
     /// Rounds of steps; the programs take turns
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -63,6 +63,13 @@ struct Args {
     /// Cargo says it to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.1 to 3600".to_owned()),
+    }
 }
 
 fn main() {
@@ -84,7 +91,6 @@ fn main() {
         measure_alone(waiting, count(waiting));
     }
     if args.part.contains(&Part::Step) {
-        assert!((0.1..=3600.0).contains(&args.seconds), "give a number of seconds from 0.1 to 3600");
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         step::print_heading(args.rounds, args.seconds);
         for &backend in &args.backend {
