@@ -60,10 +60,10 @@ impl Replica {
         self.stage.arm(self.number, format!("{when} {point}"));
     }
 
-    /// Stops in good order: what is in flight is finished.
+    /// Stops in good order: what is in flight is finished. If it freezes meanwhile, it stops when it thaws.
     ///
     /// # Panics
-    /// The step panics if it does not stop in a minute of virtual time, or ends with an error.
+    /// The step panics if it stands still, does not stop in a minute of virtual time, or ends with an error.
     pub fn stop(&self) -> Step<'static> {
         let replica = self.clone();
         Step::new(async move { replica.end().await })
@@ -104,9 +104,11 @@ impl Replica {
                         stage.failure(&format!("{name} was to crash {crash}, but it never comes to it"))
                     );
                 }
-                match life.is_frozen() {
-                    true => replica.crash(),
-                    false => replica.end().await?,
+                if !life.is_frozen() {
+                    replica.end().await?;
+                }
+                if life.is_frozen() {
+                    replica.crash();
                 }
             }
             drop(life);
@@ -121,7 +123,8 @@ impl Replica {
         }
         life.stopping.store(true, Ordering::Relaxed);
         life.bot.stop();
-        let over = self.stage.wait_for(PATIENCE, || life.is_over().then_some(())).await?;
+        let over = || (life.is_over() || life.is_frozen()).then_some(());
+        let over = self.stage.wait_for(PATIENCE, over).await?;
         let name = self.name();
         match (over, life.ended.get()) {
             (None, _) => Err(self.stage.failure(&format!("{name} does not stop ({})", life.describe_work()))),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, Fallback, HandoverConfig, HandoverFlows, HandoverOutcome};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::memory::MemoryStore;
 use botmesh_testing::{CrashPoint, Fault, TestBot, TestUser, WritePoint, containing};
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
@@ -197,6 +198,25 @@ async fn a_replica_that_stops_finishes_what_it_handles_and_leaves_its_chats() {
 }
 
 #[tokio::test]
+async fn a_replica_that_freezes_while_it_stops_is_stopped_when_it_thaws_or_killed_by_a_restart() {
+    let bot = TestBot::replicas(2).start_each(club);
+    joins(&bot).await;
+    let replica = bot.replica(1);
+    replica.freeze_after(2);
+    replica.stop().await;
+    assert!(bot.transcript().ends_with("! replica-1 stands still\n"), "{}", bot.transcript());
+    replica.thaw().await;
+    bot.advance("1m").await;
+    assert!(!replica.is_running() && !replica.has_crashed());
+    replica.restart().await;
+    assert!(replica.is_running());
+    replica.freeze();
+    replica.restart().await;
+    assert!(replica.is_running());
+    assert!(bot.transcript().contains("! replica-1 is killed\n"), "{}", bot.transcript());
+}
+
+#[tokio::test]
 async fn a_new_version_is_deployed_to_one_replica_and_then_to_the_other() {
     let bot = TestBot::replicas(2).start_each(club);
     let ana = bot.user("ana");
@@ -226,6 +246,22 @@ async fn replicas_without_journals_share_what_their_store_holds() {
     ana.says("Ana").await;
     ana.expect_reply(containing("says 1")).await;
     bot.replica(1).stop().await;
+}
+
+#[tokio::test]
+async fn what_an_earlier_bot_left_in_the_store_goes_on_though_time_begins_anew() {
+    let store = Arc::new(MemoryStore::new());
+    let options =
+        || TestBot::replicas(2).without_durability().shared_store(Arc::<MemoryStore>::clone(&store));
+    let bot = options().start_each(club);
+    bot.advance("1h").await;
+    bot.user("ana").says("join").await;
+    drop(bot);
+    let bot = options().start_each(club);
+    let ana = bot.user("ana");
+    ana.through(2).says("Ana").await;
+    ana.expect_reply("Welcome, Ana, says 2").await;
+    bot.expect_handover(&ana, "signup", HandoverOutcome::Resumed).await;
 }
 
 /// Everything that happens on it.
