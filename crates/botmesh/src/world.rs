@@ -32,6 +32,8 @@ pub(crate) struct World {
     pub(crate) journal: Option<OpenJournal>,
     /// What the bot says of itself.
     pub(crate) texts: Texts,
+    /// Whether there may be other replicas.
+    pub(crate) coordinated: bool,
     /// Whether messages are written to the store's log.
     pub(crate) log_messages: bool,
     /// The most bytes of one message's media that a handler may load.

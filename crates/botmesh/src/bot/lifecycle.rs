@@ -144,6 +144,7 @@ impl Engine {
             metrics: Arc::clone(&bot.shared.metrics),
             journal,
             texts,
+            coordinated: handover.is_some(),
             log_messages,
             max_media_bytes,
             stopping: CancellationToken::new(),

@@ -284,6 +284,10 @@ impl Turns {
                 return Finished { turn: None, work, verdict, sent: Unrecorded::default(), ended: None };
             }
         };
+        if self.world.coordinated && turn.previous_holder() != Some(turn.session()) {
+            // What it left unfinished must not be overtaken.
+            self.world.backlog.note(&key.chat);
+        }
         let record = work.record.as_ref().map(|stored| stored.record.id.clone());
         let base =
             record.as_ref().map(|record| key_base(&work.inbound).unwrap_or_else(|| record.to_string()));
