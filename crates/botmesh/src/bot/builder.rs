@@ -241,6 +241,13 @@ impl BotBuilder {
         }
         if let Some(coordination) = &self.coordination {
             coordination.validate()?;
+            if self.store.is_none() {
+                return Err(ConfigError::new(
+                    "store",
+                    "is missing, so that each replica would have chats, users and conversations of its own",
+                    "call `.store(…)` with one that the replicas share",
+                ));
+            }
         }
         self.turns.validate()?;
         self.texts.validate()?;

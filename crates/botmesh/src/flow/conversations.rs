@@ -73,6 +73,10 @@ impl Conversations {
         self.handover.as_ref()
     }
 
+    pub(super) fn settle(&self) -> Duration {
+        self.settle
+    }
+
     pub(super) fn store(&self, place: Place) -> &dyn Store {
         match place {
             Place::Local => &self.local,
@@ -121,7 +125,6 @@ impl Conversations {
         rows: &'a Rows,
         turn: &'a Turn,
         key: &ConversationKey,
-        fingerprint: Option<&'a str>,
         now: Timestamp,
     ) -> Found<'a> {
         Found {
@@ -132,14 +135,17 @@ impl Conversations {
             local: rows.local.as_ref(),
             shared: rows.shared.as_ref(),
             live: self.live.revision(key),
-            fingerprint,
+            changed: rows.shared.as_ref().is_some_and(|row| self.has_changed(row)),
         }
     }
 
-    /// The fingerprint here of the flow that the store has.
-    pub(super) fn fingerprint(&self, rows: &Rows) -> Option<String> {
-        let shared = rows.shared.as_ref().filter(|row| row.expires.is_some())?;
-        self.flows.get(&shared.flow).map(|flow| flow.fingerprint())
+    /// Whether a flow of the row has other steps here than where it was written.
+    fn has_changed(&self, row: &Checkpoint) -> bool {
+        let callers = row.callers.iter().map(|caller| (&caller.flow, &caller.fingerprint));
+        let mut flows = std::iter::once((&row.flow, &row.fingerprint)).chain(callers);
+        row.expires.is_some()
+            && flows
+                .any(|(flow, wrote)| self.flows.get(flow).is_some_and(|here| here.fingerprint() != *wrote))
     }
 
     /// The messages whose effects the store's row holds and that may come again. Those of this process itself are
@@ -226,9 +232,8 @@ impl Conversations {
     }
 
     pub(super) fn decide(&self, ctx: &Ctx, rows: &Rows) -> Decision {
-        let fingerprint = self.fingerprint(rows);
         let (turn, key) = (ctx.scope().turn(), ctx.conversation());
-        let found = self.found(rows, turn, &key, fingerprint.as_deref(), ctx.world().now());
+        let found = self.found(rows, turn, &key, ctx.world().now());
         decide(&found, &Message { record: ctx.record(), received: ctx.received() })
     }
 

@@ -61,8 +61,7 @@ impl Conversations {
         now: Timestamp,
     ) -> Result<Option<Due>, StoreError> {
         let rows = self.load(key).await?;
-        let fingerprint = self.fingerprint(&rows);
-        let found = self.found(&rows, turn, key, fingerprint.as_deref(), now);
+        let found = self.found(&rows, turn, key, now);
         let (place, checkpoint) = match found.standing() {
             Standing::Local(row) => (Place::Local, row),
             Standing::Shared(row) => (Place::Shared, row),

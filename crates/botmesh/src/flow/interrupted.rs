@@ -1,6 +1,9 @@
 //! Conversations that cannot go on.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+
+use futures_util::FutureExt;
 
 use super::Entry;
 use super::conversations::{Conversations, Resumed};
@@ -12,7 +15,7 @@ use super::stopped::Stopped;
 use crate::core::content::Content;
 use crate::core::error::Cas;
 use crate::core::store::{Checkpoint, CheckpointPhase};
-use crate::dispatch::Ctx;
+use crate::dispatch::{Ctx, panic_text};
 use crate::events::BotEvent;
 use crate::handover::{Fallback, FallbackFunction, HandoverOutcome, Interrupted, InterruptedReason};
 use crate::texts::Text;
@@ -65,10 +68,7 @@ impl Conversations {
         reason: InterruptedReason,
     ) -> Result<Resumed, Stopped> {
         let Some(row) = &rows.shared else { return Ok(Resumed::Free) };
-        let Some(flow) = self.flows.get(&row.flow) else {
-            self.tell_incompatible(ctx, &row.flow, &format!("the flow `{}` is gone", row.flow));
-            return self.forget(ctx).await;
-        };
+        let Some(flow) = self.flows.get(&row.flow) else { return self.unknown(ctx, row).await };
         drop(self.live.take(&ctx.conversation()));
         let is_stub = row.phase == CheckpointPhase::Stub;
         let stored = Stored {
@@ -82,6 +82,17 @@ impl Conversations {
         let (key, name) = (ctx.conversation(), row.flow.clone());
         ctx.world().events.emit(BotEvent::Handover { key, name, outcome });
         Ok(resumed)
+    }
+
+    /// No flow has the name that is stored. Another replica may know it: one of a newer version.
+    pub(super) async fn unknown(&self, ctx: &Ctx, row: &Checkpoint) -> Result<Resumed, Stopped> {
+        let (flow, own) = (&row.flow, row.session == *ctx.scope().turn().session());
+        let known: Vec<_> = self.flows.keys().collect();
+        self.tell_incompatible(ctx, flow, &format!("there is no flow `{flow}`; flows: {known:?}"));
+        match self.handover().is_some() && !own {
+            true => Ok(Resumed::Free),
+            false => self.forget(ctx).await,
+        }
     }
 
     /// The code does not fit what is stored.
@@ -98,7 +109,10 @@ impl Conversations {
         let Stored { keeping, vacancy, has_stub, earlier, .. } = stored;
         let stored = Stored { keeping, vacancy, has_stub, earlier, ..Stored::default() };
         let policy = flow.on_incompatible().map_or_else(|| self.fallback(&**flow), Policy::from);
-        let reason = InterruptedReason::InMemory;
+        let reason = match flow.is_persistent() {
+            true => InterruptedReason::Changed,
+            false => InterruptedReason::InMemory,
+        };
         self.apply(ctx, flow, policy, (row, reason), stored).await.map(|(resumed, _)| resumed)
     }
 
@@ -132,8 +146,7 @@ impl Conversations {
                 HandoverOutcome::Notified
             }
             Policy::Function(function) => {
-                let taken = function(interrupted(ctx, row, reason), ctx.clone()).await;
-                if !taken.map_err(Stopped::Handler)? {
+                if !self.ask_function(ctx, function, interrupted(ctx, row, reason)).await? {
                     return Ok((self.forget(ctx).await?, HandoverOutcome::Dropped));
                 }
                 HandoverOutcome::Taken
@@ -147,6 +160,36 @@ impl Conversations {
             None => Saver::new(self, ctx, flow, &mut stored).save_ended().await?,
         };
         Ok((Resumed::Consumed(ended), outcome))
+    }
+
+    /// Whether the function took the message. Nobody is stuck in one that fails: then the conversation is forgotten.
+    async fn ask_function(
+        &self,
+        ctx: &Ctx,
+        function: &FallbackFunction,
+        interrupted: Interrupted,
+    ) -> Result<bool, Stopped> {
+        let name = interrupted.name.clone();
+        let asking = AssertUnwindSafe(async { function(interrupted, ctx.clone()).await }).catch_unwind();
+        let error = tokio::select! {
+            biased;
+            asked = asking => match asked {
+                Ok(Ok(true)) => return Ok(true),
+                Ok(Ok(false)) => {
+                    drop(ctx.take_entry());
+                    return Ok(false);
+                }
+                Ok(Err(error)) => error,
+                Err(panic) => panic_text(&*panic).into(),
+            },
+            () = ctx.world().seams.clock.sleep(self.settle()) => {
+                format!("the fallback of `{name}` ran for longer than turns.settle").into()
+            }
+        };
+        if ctx.is_last_attempt() || !ctx.world().retries_handlers() {
+            self.forget(ctx).await?;
+        }
+        Err(Stopped::Handler(error))
     }
 
     /// Forgets a conversation that does not go on. The message is free, also when it runs again.

@@ -76,10 +76,8 @@ impl Conversations {
 
     /// The row at which the conversation stands.
     pub(super) fn row<'a>(&self, ctx: &Ctx, rows: &'a Rows) -> Option<(Place, &'a Checkpoint)> {
-        let fingerprint = self.fingerprint(rows);
-        let (turn, key) = (ctx.scope().turn().clone(), ctx.conversation());
-        let found = self.found(rows, &turn, &key, fingerprint.as_deref(), ctx.world().now());
-        match found.standing() {
+        let (turn, key) = (ctx.scope().turn(), ctx.conversation());
+        match self.found(rows, turn, &key, ctx.world().now()).standing() {
             Standing::Local(_) => rows.local.as_ref().map(|row| (Place::Local, row)),
             Standing::Shared(_) => rows.shared.as_ref().map(|row| (Place::Shared, row)),
             Standing::Nowhere | Standing::Interrupted(..) => None,
@@ -124,10 +122,7 @@ impl Conversations {
     /// Gives the message to a conversation that waits, or that an earlier message left in the middle of a step.
     pub(super) async fn go_on(&self, ctx: &Ctx, rows: Rows, feed: Feed) -> Result<Resumed, Stopped> {
         let Some((place, row)) = self.row(ctx, &rows) else { return Ok(Resumed::Free) };
-        let Some(flow) = self.flows.get(&row.flow) else {
-            self.tell_incompatible(ctx, &row.flow, &format!("the flow `{}` is gone", row.flow));
-            return self.forget(ctx).await;
-        };
+        let Some(flow) = self.flows.get(&row.flow) else { return self.unknown(ctx, row).await };
         let mut earlier = self.unacknowledged(ctx, &rows).await?;
         if ctx.is_stand_in() {
             // It is not acknowledged by this process.

@@ -17,6 +17,8 @@ use crate::events::BotEvent;
 
 /// After how long others do what is due in a conversation whose code waits in a process: normally that one does.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long a conversation may be silent until nobody is told any more that it was interrupted.
+const STUB: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a row that nobody needs any more is kept.
 pub(super) const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -192,8 +194,10 @@ impl<'a> Saver<'a> {
         };
         let (input, sends) = input.unzip();
         let (expires, due) = self.times(place, mark, wait.deadline, !stored.earlier.is_empty());
-        let begun_with = match (place, mark.phase, self.keeping) {
-            (_, CheckpointPhase::Ended, _) | (Place::Local, ..) | (_, _, Keeping::Persistent) => None,
+        let begins_anew = self.keeping == Keeping::Persistent && !self.flow.is_code();
+        let begun_with = match mark.phase {
+            CheckpointPhase::Ended => None,
+            _ if begins_anew => None,
             _ => stored.begun_with.clone(),
         };
         Ok(Checkpoint {
@@ -230,7 +234,7 @@ impl<'a> Saver<'a> {
         let (Place::Shared, now) = (place, self.ctx.world().now()) else { return (None, deadline) };
         let handover = self.conversations.handover();
         match mark.phase {
-            CheckpointPhase::Stub => return (None, None),
+            CheckpointPhase::Stub => return (Some(now + STUB), Some(now + STUB + LEFTOVER)),
             CheckpointPhase::Ended => return (None, has_earlier.then(|| now + LEFTOVER)),
             _ => {}
         }

@@ -19,8 +19,8 @@ pub(crate) struct Found<'a> {
     pub(crate) shared: Option<&'a Checkpoint>,
     /// The checkpoint at which the code waits in the memory of this process.
     pub(crate) live: Option<Revision>,
-    /// The fingerprint that the flow of the store's checkpoint has here; `None` if it is not there.
-    pub(crate) fingerprint: Option<&'a str>,
+    /// Whether the flow of the store's checkpoint, or one that waits for its end, has other steps here.
+    pub(crate) changed: bool,
 }
 
 /// The message that comes to the conversation.
@@ -108,7 +108,7 @@ impl<'a> Found<'a> {
 
     /// A forwarded flow goes on only where it is the same flow. A persistent one finds its step by its id.
     fn has_changed(&self, row: &Checkpoint) -> bool {
-        row.expires.is_some() && self.fingerprint.is_some_and(|here| here != row.fingerprint)
+        row.expires.is_some() && self.changed
     }
 
     /// Whether the code that waits in memory waits for what this row says.

@@ -252,7 +252,7 @@ fn every_rule_of_a_hand_over() {
             local: local.as_ref(),
             shared: shared.as_ref(),
             live: live.then_some(Revision(7)),
-            fingerprint: Some(HERE),
+            changed: shared.as_ref().is_some_and(|row| row.fingerprint != HERE),
         };
         let record = record.map(RecordId::from);
         let message = Message { record: record.as_ref(), received: Timestamp::from_millis(50_000) };
@@ -272,7 +272,7 @@ fn a_bot_that_is_alone_trusts_its_memory() {
         local: Some(&noted),
         shared: None,
         live: Some(Revision(7)),
-        fingerprint: None,
+        changed: false,
     };
     let message = Message { record: None, received: NOW };
     assert_eq!(decide(&found, &message), Decision::GoOn(Feed::Live));

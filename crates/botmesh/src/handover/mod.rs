@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::core::content::Content;
@@ -36,7 +36,8 @@ pub struct HandoverConfig {
     /// timeout. Default 5 min.
     #[serde(with = "botmesh_core::duration")]
     pub ttl: Duration,
-    /// What [`Fallback::Notify`] says. Default: a built-in text in the chat's language.
+    /// What [`Fallback::Notify`] says. Default: a built-in text in the chat's language. In files a text, or a whole content.
+    #[serde(deserialize_with = "text_or_content")]
     pub notify_message: Option<Content>,
     /// The largest answer, as JSON, that is kept in a checkpoint while a step works on it, for a bot without durability. With
     /// durability the inbox has it. Default 16 KiB.
@@ -53,6 +54,20 @@ impl Default for HandoverConfig {
             max_answer_bytes: 16 << 10,
         }
     }
+}
+
+fn text_or_content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Text(String),
+        Content(Content),
+    }
+    let either = Option::<Either>::deserialize(deserializer)?;
+    Ok(either.map(|either| match either {
+        Either::Text(text) => text.into(),
+        Either::Content(content) => content,
+    }))
 }
 
 /// What becomes of flows that are not persistent.
@@ -194,6 +209,13 @@ impl HandoverConfig {
                 "coordination.handover.ttl",
                 "is 0, so that no flow could ever be taken over",
                 "set for example \"10m\", or `flows: drop`",
+            ));
+        }
+        if self.notify_message.is_some() && !matches!(self.fallback, Fallback::Notify) {
+            return Err(ConfigError::new(
+                "coordination.handover.notify_message",
+                "has no effect, because the fallback says nothing",
+                "set `fallback: notify`, or leave the message out",
             ));
         }
         if self.notify_message.as_ref().is_some_and(is_empty) {

@@ -159,7 +159,7 @@ impl Run {
     fn point(&self) -> CrashPoint {
         match self.dice.chance(30) {
             true => CrashPoint::Send,
-            false => CrashPoint::Write(self.dice.pick(&WritePoint::ALL)),
+            false => CrashPoint::Write(self.dice.pick(WritePoint::ALL)),
         }
     }
 
