@@ -1,4 +1,6 @@
-//! The examples for operators, as processes.
+//! The examples as processes.
+
+mod reminder;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,10 +17,10 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// An example that reads what the test types.
-struct Typed(Child);
+pub(crate) struct Typed(pub(crate) Child);
 
 impl Typed {
-    fn start(name: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Self {
         let child = Command::new(example(name))
             .args(arguments)
             .stdin(Stdio::piped())
@@ -39,7 +41,7 @@ impl Typed {
         }
     }
 
-    fn types(&mut self, text: &str) {
+    pub(crate) fn types(&mut self, text: &str) {
         let input = self.0.stdin.as_mut().expect("its input");
         input.write_all(text.as_bytes()).expect("it reads");
         input.flush().expect("it reads");
