@@ -287,11 +287,15 @@ impl Dispatcher {
     }
 }
 
+/// Whether it comes from a send that is tried again in the background.
+pub(crate) fn is_deferred(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|error| matches!(error.downcast_ref(), Some(SendError::Deferred { .. })))
+}
+
 /// What failed, in words that tell a bot author what became of the rest.
 pub(crate) fn failing(what: &str, error: &(dyn std::error::Error + 'static)) -> String {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    let deferred = causes.any(|error| matches!(error.downcast_ref(), Some(SendError::Deferred { .. })));
-    match deferred {
+    match is_deferred(error) {
         true => format!(
             "{what} returned the error of a send that is tried again in the background; what comes after it is not done \
              (to go on, do not return `SendError::Deferred`, or use `enqueue`)"

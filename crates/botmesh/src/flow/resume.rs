@@ -15,7 +15,7 @@ use crate::core::content::Content;
 use crate::core::error::StoreError;
 use crate::core::id::RecordId;
 use crate::core::store::{Caller, Checkpoint, CheckpointPhase, RecordedAnswer};
-use crate::dispatch::{Ctx, StandIn};
+use crate::dispatch::{Ctx, StandIn, is_deferred};
 use crate::egress::KeyPosition;
 use crate::events::BotEvent;
 use crate::handover::{Decision, Feed, HandoverFlows, HandoverOutcome, Standing};
@@ -159,6 +159,13 @@ impl Conversations {
         mut stored: Stored,
     ) -> Result<Resumed, Stopped> {
         let last = ctx.is_last_attempt();
+        let stopped = match stopped {
+            // Nothing failed: whoever had the conversation left a send in flight, and its lease has to run out first.
+            Stopped::Handler(error) if ctx.is_stand_in() && !last && is_deferred(&*error) => {
+                return Err(Stopped::InFlight(error));
+            }
+            stopped => stopped,
+        };
         let is_over = match &stopped {
             Stopped::Handler(_) => last || !ctx.world().retries_handlers(),
             Stopped::Unsettled => last,

@@ -267,8 +267,12 @@ impl<'a> Saver<'a> {
         }
         let key = self.ctx.conversation();
         if self.ctx.record().is_some() {
-            // A stub says nothing of what its conversation did, so it stays as it is.
-            let revision = match expect.filter(|_| place == Place::Shared && self.stored().has_stub) {
+            // A stub says nothing of what its conversation did, so it stays as it is until the message is acknowledged.
+            let is_stub = {
+                let stored = self.stored();
+                place == Place::Shared && stored.has_stub && stored.earlier.is_empty()
+            };
+            let revision = match expect.filter(|_| is_stub) {
                 Some(stub) => stub,
                 None => {
                     let over = Wait {

@@ -12,6 +12,8 @@ pub(crate) enum Stopped {
     Handler(crate::Error),
     /// The bot author's code failed, and the conversation is over.
     Over(crate::Error, Option<EndedConversation>),
+    /// A send of the step is still in flight of whoever had the conversation before; a later attempt finds what became of it.
+    InFlight(crate::Error),
     /// Nobody answered in time.
     TimedOut,
     /// It ran for too long.
@@ -33,7 +35,9 @@ impl From<StoreError> for Stopped {
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Handler(error) | Self::Over(error, _) => f.write_str(&describe(&**error)),
+            Self::Handler(error) | Self::InFlight(error) | Self::Over(error, _) => {
+                f.write_str(&describe(&**error))
+            }
             Self::TimedOut => f.write_str("nobody answered in time"),
             Self::Unsettled => f.write_str(
                 "the conversation ran for longer than turns.settle without waiting for its user or ending, and was \
@@ -67,8 +71,8 @@ impl Stopped {
             Self::Superseded => {
                 events.emit(BotEvent::LeaseLost { key: ctx.conversation(), reason: "Superseded".to_owned() });
             }
-            // Told where they are found.
-            Self::TimedOut | Self::Incompatible(_) => {}
+            // Told where they are found. What is in flight is no failure.
+            Self::TimedOut | Self::Incompatible(_) | Self::InFlight(_) => {}
         }
     }
 
@@ -80,7 +84,7 @@ impl Stopped {
             Self::Handler(_) | Self::TimedOut | Self::Incompatible(_) => {
                 Handled { verdict: Verdict::HandlerFailed(reason), ended: None }
             }
-            Self::Store(_) | Self::Unsettled | Self::Superseded => {
+            Self::Store(_) | Self::InFlight(_) | Self::Unsettled | Self::Superseded => {
                 Handled { verdict: Verdict::Failed(reason), ended: None }
             }
         }

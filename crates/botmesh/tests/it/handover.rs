@@ -12,7 +12,7 @@ use botmesh::prelude::*;
 use botmesh::{
     BotBuilder, Coordination, Fallback, HandoverConfig, HandoverFlows, HandoverOutcome, TurnsConfig,
 };
-use botmesh_testing::{Fault, MockProvider, WritePoint};
+use botmesh_testing::{Fault, MockProvider, SendFault, WritePoint};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Life, Stage};
@@ -191,6 +191,26 @@ async fn a_conversation_in_memory_falls_back() {
     }
 }
 
+#[tokio::test]
+async fn a_conversation_in_memory_is_told_of_once_though_its_first_message_may_come_again() {
+    let build = |bot: BotBuilder| {
+        bot.when("talk", |c: Ctx| async move { c.enter("chat") })
+            .otherwise(|c: Ctx| async move { c.reply("What?").await })
+            .conversation("chat", async |c: Conv| c.ask("What is your name?").await.map(drop))
+    };
+    let handover = HandoverConfig::default().with_fallback(Fallback::Notify);
+    let mut fleet = Fleet::new(handover.with_notify_message("It is gone."));
+    let (mut a, mut b) = (fleet.start(build), fleet.start(build));
+    a.life.journal.fault_at(WritePoint::InboxFinish, 1, Fault::CrashBefore);
+    assert_eq!(a.hears("1", "talk").await, ["What is your name?"]);
+    assert!(a.life.journal.crashed());
+    a.dies().await;
+    assert_eq!(b.hears("2", "Ana").await, ["It is gone."]);
+    assert_eq!(b.hears("3", "Ana").await, ["What?"]);
+    fleet.stage.clock.advance(Duration::from_secs(300)).await;
+    assert_eq!(b.channel.texts_to("ana"), ["It is gone.", "What?"], "the conversation begins again");
+}
+
 /// A flow whose step after the first question never ends in its first run.
 fn slow(runs: Arc<AtomicUsize>) -> impl Fn(BotBuilder) -> BotBuilder + Clone {
     move |bot: BotBuilder| {
@@ -326,4 +346,25 @@ async fn an_answer_to_a_question_whose_replica_died_before_it_wrote_that_it_wait
     assert_eq!(b.hears("2", "Ana").await, ["How old are you, Ana?"]);
     fleet.stage.clock.advance(Duration::from_secs(120)).await;
     assert_eq!(b.hears("3", "30").await, ["Done, Ana."]);
+}
+
+#[tokio::test]
+async fn a_step_whose_send_was_in_flight_waits_for_what_became_of_it() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    // So that it never stands still by itself.
+    let build = slow(Arc::new(AtomicUsize::new(1)));
+    let (mut a, b) = (fleet.start(build.clone()), fleet.start(build));
+    assert_eq!(a.hears("1", "sign up").await, ["What is your name?"]);
+    a.channel.fault_when(|sent| (sent.text() == "Looking for Ana...").then_some(SendFault::HangAnswer));
+    assert!(a.channel.deliver(Inbound::text("2", "ana", "Ana")).await.is_ok());
+    let channel = a.channel.clone();
+    a.life.until("the send is in flight", || channel.texts_to("ana").len() == 2).await;
+    a.dies().await;
+    // The next message comes long before it is known that nobody hears the answer of that send any more.
+    assert!(b.channel.deliver(Inbound::text("3", "ana", "30")).await.is_ok());
+    let said = || b.channel.texts_to("ana").len() >= 2;
+    b.life.until("the end of the flow", said).await;
+    b.life.settled().await;
+    let said = b.channel.texts_to("ana");
+    assert_eq!(said, ["How old are you, Ana?", "Done, Ana."], "{}", b.channel.transcript());
 }
