@@ -1,14 +1,20 @@
 #![doc = include_str!("../README.md")]
 
+mod cluster;
 mod port;
 mod process;
+mod proxy;
 mod redis;
 mod resp;
+mod sentinel;
 mod wait;
 mod watchdog;
 
+pub use cluster::{Cluster, SlotMove};
+pub use proxy::{Accept, Direction, End, Flow, Proxy, Traffic};
 pub use redis::{Options, Persistence, REDIS_URL, Redis};
 pub use resp::{Connection, Reply};
+pub use sentinel::Sentinel;
 
 /// What went wrong, in words for whoever runs the tests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

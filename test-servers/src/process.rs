@@ -23,6 +23,7 @@ const GATE: &str = r#"read -r _ && exec "$@""#;
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
+    frozen: bool,
 }
 
 impl Process {
@@ -43,7 +44,7 @@ impl Process {
             .spawn()
             .map_err(failed(&what))?;
         let gate = child.stdin.take();
-        let process = Self { child, log: log.into() };
+        let process = Self { child, log: log.into(), frozen: false };
         watchdog.watch(process.child.id())?;
         gate.ok_or_else(|| Error(what.clone()))?.write_all(b"\n").map_err(failed(&what))?;
         Ok(process)
@@ -72,14 +73,20 @@ impl Process {
     }
 
     /// Stops it where it stands, with its connections open. When this returns it does nothing more.
-    pub(crate) fn freeze(&self) -> Result {
+    pub(crate) fn freeze(&mut self) -> Result {
+        self.frozen = true;
         self.signal(Signal::STOP)?;
         let until = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()?), until).map(drop).map_err(failed("the server did not stop"))
     }
 
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// Lets it go on.
-    pub(crate) fn thaw(&self) -> Result {
+    pub(crate) fn thaw(&mut self) -> Result {
+        self.frozen = false;
         self.signal(Signal::CONT)
     }
 

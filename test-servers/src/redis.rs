@@ -39,6 +39,7 @@ pub struct Redis {
 /// What belongs to a server that was started here.
 struct Own {
     program: PathBuf,
+    args: Vec<OsString>,
     folder: TempDir,
     process: Mutex<Option<Process>>,
     _port: Port,
@@ -82,12 +83,16 @@ impl Redis {
         config += &format!("dir {}\n", folder.path().join("data").display());
         fs::write(folder.path().join("server.conf"), config)
             .map_err(failed("no file for the server's settings"))?;
+        let mut args = vec![folder.path().join("server.conf").into_os_string()];
+        if options.is_sentinel() {
+            args.push("--sentinel".into());
+        }
         let redis = Self {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, number)),
             user: None,
             password: options.owner_password().map(str::to_owned),
             url: options.url(number),
-            own: Some(Own { program, folder, process: Mutex::new(None), _port: port }),
+            own: Some(Own { program, args, folder, process: Mutex::new(None), _port: port }),
         };
         redis.run("start a server")?;
         Ok(redis)
@@ -96,6 +101,13 @@ impl Redis {
     /// Where it is, with the credentials of the [user](Options::user) if there is one.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// [`url`](Self::url) with another address, such as that of a [`Proxy`](crate::Proxy).
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        let at = self.url.find('@').map_or("redis://".len(), |at| at + 1);
+        let tail = self.url[at..].find(['/', '?']).map_or("", |length| &self.url[at + length..]);
+        format!("{}{address}{tail}", &self.url[..at])
     }
 
     /// Where it listens.
@@ -116,7 +128,7 @@ impl Redis {
     /// # Errors
     /// It cannot be reached within 10 s, or refuses the password.
     pub fn connection(&self) -> Result<Connection> {
-        Connection::open(self.address, self.user.as_deref(), self.password.as_deref())
+        Connection::open_as(self.address, self.user.as_deref(), self.password.as_deref())
     }
 
     /// Sends one command on a connection of its own, with all rights.
@@ -174,8 +186,46 @@ impl Redis {
         self.running("thaw", Process::thaw)
     }
 
-    fn running(&self, what: &str, act: fn(&Process) -> Result) -> Result {
-        match &*self.own(what)?.process() {
+    /// Ends the replication from this server to its replicas, and refuses it from now on, while all else goes on: what is
+    /// written from here on is lost when a replica takes its place. A restart of this server ends it.
+    ///
+    /// # Errors
+    /// It does not answer or forbids `ACL`.
+    pub fn cut_replication(&self) -> Result {
+        let mut connection = self.connection()?;
+        connection.command(&["ACL", "SETUSER", "default", "-psync", "-sync"])?;
+        connection.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
+        Ok(())
+    }
+
+    /// Allows replication again after [`cut_replication`](Self::cut_replication).
+    ///
+    /// # Errors
+    /// It does not answer or forbids `ACL`.
+    pub fn resume_replication(&self) -> Result {
+        self.command(&["ACL", "SETUSER", "default", "+psync", "+sync"]).map(drop)
+    }
+
+    /// The value of a line of `INFO`, such as `role` or `used_memory`; `None` if there is no such line.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn info(&self, name: &str) -> Result<Option<String>> {
+        let text = self.command(&["INFO"])?.text().unwrap_or_default();
+        Ok(text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned)))
+    }
+
+    /// Whether it can be expected to answer: it was not killed or frozen here.
+    pub(crate) fn runs(&self) -> bool {
+        self.own.as_ref().is_none_or(|own| own.process().as_ref().is_some_and(|process| !process.is_frozen()))
+    }
+
+    pub(crate) fn owner_password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    fn running(&self, what: &str, act: fn(&mut Process) -> Result) -> Result {
+        match &mut *self.own(what)?.process() {
             Some(process) => act(process),
             None => Err(Error(format!("cannot {what} the server at {}: it does not run", self.address))),
         }
@@ -196,8 +246,7 @@ impl Redis {
         let mut process = own.process();
         drop(process.take());
         let folder = own.folder.path();
-        let args = [OsString::from(folder.join("server.conf"))];
-        let process = process.insert(Process::start(&own.program, &args, &folder.join("server.log"))?);
+        let process = process.insert(Process::start(&own.program, &own.args, &folder.join("server.log"))?);
         wait::until(format_args!("the start of the server at {}", self.address), || {
             process.check()?;
             Ok(self.command(&["PING"]).map_err(|error| error.0))

@@ -61,8 +61,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, within 10 s, and authenticates if there is a password.
-    pub(crate) fn open(address: SocketAddr, user: Option<&str>, password: Option<&str>) -> Result<Self> {
+    /// Connects to `address`, within 10 s, without a password.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn open(address: SocketAddr) -> Result<Self> {
+        Self::open_as(address, None, None)
+    }
+
+    pub(crate) fn open_as(address: SocketAddr, user: Option<&str>, password: Option<&str>) -> Result<Self> {
         let what = format!("no connection to {address}");
         let stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed(&what))?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(failed(&what))?;

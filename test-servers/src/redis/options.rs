@@ -19,6 +19,7 @@ pub struct Options {
     password: Option<String>,
     user: Option<(String, String)>,
     settings: Vec<(String, String)>,
+    is_sentinel: bool,
 }
 
 impl Options {
@@ -64,11 +65,11 @@ impl Options {
         self
     }
 
-    pub(crate) fn owner_password(&self) -> Option<&str> {
+    pub(super) fn owner_password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
-    pub(crate) fn url(&self, port: u16) -> String {
+    pub(super) fn url(&self, port: u16) -> String {
         let credentials = match (&self.user, &self.password) {
             (Some((name, password)), _) => format!("{}:{}@", encoded(name), encoded(password)),
             (None, Some(password)) => format!(":{}@", encoded(password)),
@@ -77,13 +78,33 @@ impl Options {
         format!("redis://{credentials}127.0.0.1:{port}")
     }
 
+    /// As the settings of a sentinel that watches such a server. It has no password itself.
+    pub(crate) fn sentinel(&self, service: &str, master: u16, quorum: usize) -> Self {
+        let own = |name: &str, value: &str| (format!("sentinel {name}"), format!("{service} {value}"));
+        let mut settings = vec![
+            own("monitor", &format!("127.0.0.1 {master} {quorum}")),
+            own("down-after-milliseconds", "1000"),
+            own("failover-timeout", "3000"),
+        ];
+        settings.extend(self.password.as_deref().map(|password| own("auth-pass", &quoted(password))));
+        Self { settings, is_sentinel: true, ..Self::new() }
+    }
+
+    pub(super) fn is_sentinel(&self) -> bool {
+        self.is_sentinel
+    }
+
     pub(super) fn config(&self, port: u16) -> String {
         let append = match self.persistence {
             Persistence::None => "appendonly no\n",
             Persistence::EverySecond => "appendonly yes\nappendfsync everysec\n",
             Persistence::Always => "appendonly yes\nappendfsync always\n",
         };
-        let mut text = format!("bind 127.0.0.1\nport {port}\ndaemonize no\nsave \"\"\n{append}");
+        let mut text = format!("bind 127.0.0.1\nport {port}\ndaemonize no\n");
+        if !self.is_sentinel {
+            // A replica gets its copy at once, not after 5 s in which others might ask for one too.
+            text += &format!("save \"\"\n{append}repl-diskless-sync-delay 0\n");
+        }
         if let Some(password) = &self.password {
             // A replica needs it for its master too.
             let password = quoted(password);

@@ -3,9 +3,10 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use botmesh_test_servers::{Options, Redis};
+
+use crate::eventually;
 
 #[test]
 #[ignore = "it is the process that the next test kills"]
@@ -21,15 +22,6 @@ fn child() {
     frozen.freeze().expect("it runs");
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).expect("it waits to be killed");
-}
-
-#[expect(clippy::disallowed_methods, reason = "it waits for real processes")]
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

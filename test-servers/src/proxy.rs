@@ -1,0 +1,297 @@
+//! A TCP proxy with faults.
+
+mod connection;
+mod pipe;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use self::connection::Connection;
+use crate::{Result, failed};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From clients to the server: requests.
+    ToServer,
+    /// From the server to its clients: replies and pushes.
+    ToClient,
+}
+
+/// What becomes of bytes, and of the end of a connection, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// They arrive.
+    #[default]
+    Pass,
+    /// They arrive so much later, in order, at the rate at which they were sent.
+    Delay(Duration),
+    /// They arrive when this ends. The proxy keeps 1 MiB for each connection; then the sender has to wait.
+    Hold,
+    /// They never arrive, though their sender can go on. A connection that lost bytes stays silent in this direction until
+    /// it is cut, as its stream has a hole.
+    Drop,
+}
+
+/// What becomes of new connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// They reach the server. If it does not listen, they are closed.
+    #[default]
+    Forward,
+    /// They are closed at once.
+    Close,
+    /// They are open, but nothing answers, and the server does not see them. They stay so until they are cut.
+    Silent,
+}
+
+/// One of the two ends of a connection through a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client's.
+    Client,
+    /// The server's.
+    Server,
+}
+
+/// What went through a proxy since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Connections that clients opened.
+    pub accepted: u64,
+    /// Those of them that are open now, on either side.
+    pub open: u64,
+    /// Bytes delivered to the server.
+    pub to_server: u64,
+    /// Bytes delivered to clients.
+    pub to_client: u64,
+    /// Replies lost by [`Proxy::lose_replies`].
+    pub replies_lost: u64,
+}
+
+/// A TCP proxy on the loopback interface, whose faults are switched while it runs. It ends when this is dropped, with all
+/// of its connections.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    accepted: AtomicU64,
+    to_server: AtomicU64,
+    to_client: AtomicU64,
+    replies_lost: AtomicU64,
+}
+
+struct State {
+    upstream: SocketAddr,
+    to_server: Flow,
+    to_client: Flow,
+    accept: Accept,
+    lose: Option<Lose>,
+    connections: Vec<Arc<Connection>>,
+    /// Accepted under [`Accept::Silent`].
+    silent: Vec<TcpStream>,
+    stopped: bool,
+}
+
+/// Which requests are to lose their replies.
+struct Lose {
+    request: Vec<u8>,
+    times: usize,
+}
+
+impl Proxy {
+    /// Starts one in front of the server at `upstream`, which need not be up yet.
+    ///
+    /// # Errors
+    /// The system has no port or thread for it.
+    pub fn start(upstream: SocketAddr) -> Result<Self> {
+        let what = "the proxy cannot be started";
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed(what))?;
+        let address = listener.local_addr().map_err(failed(what))?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                upstream,
+                to_server: Flow::Pass,
+                to_client: Flow::Pass,
+                accept: Accept::Forward,
+                lose: None,
+                connections: Vec::new(),
+                silent: Vec::new(),
+                stopped: false,
+            }),
+            accepted: AtomicU64::new(0),
+            to_server: AtomicU64::new(0),
+            to_client: AtomicU64::new(0),
+            replies_lost: AtomicU64::new(0),
+        });
+        let accepting = Arc::clone(&shared);
+        let acceptor = spawn("proxy-accept", move || accepting.accept(&listener)).map_err(failed(what))?;
+        Ok(Self { address, shared, acceptor: Some(acceptor) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends new connections to another server. Those that exist stay where they are.
+    pub fn set_upstream(&self, upstream: SocketAddr) {
+        self.shared.state().upstream = upstream;
+    }
+
+    /// What becomes of bytes in one direction from now on, on the connections there are and on new ones. What a connection
+    /// has lost or been delayed before stays so.
+    pub fn set(&self, direction: Direction, flow: Flow) {
+        let mut state = self.shared.state();
+        match direction {
+            Direction::ToServer => state.to_server = flow,
+            Direction::ToClient => state.to_client = flow,
+        }
+        for connection in &state.connections {
+            connection.pipe(direction).set(flow);
+        }
+    }
+
+    /// What becomes of new connections from now on.
+    pub fn set_accept(&self, accept: Accept) {
+        self.shared.state().accept = accept;
+    }
+
+    /// Ends all faults. Connections that a fault has broken stay broken until they are cut.
+    pub fn heal(&self) {
+        self.set(Direction::ToServer, Flow::Pass);
+        self.set(Direction::ToClient, Flow::Pass);
+        let mut state = self.shared.state();
+        state.accept = Accept::Forward;
+        state.lose = None;
+    }
+
+    /// Closes every connection at both ends; both see its end. What is on its way is lost.
+    pub fn cut(&self) {
+        let mut state = self.shared.state();
+        state.silent.clear();
+        for connection in &state.connections {
+            connection.cut();
+        }
+    }
+
+    /// Closes one end of every connection, and leaves the other open and unanswered: its owner does not learn of it. New
+    /// connections are not touched.
+    pub fn half_open(&self, closed: End) {
+        for connection in &self.shared.state().connections {
+            connection.half_open(closed);
+        }
+    }
+
+    /// The next `times` requests that contain `request` reach the server and are carried out, but their replies are lost,
+    /// and then the connection is closed at the client's end. What else was to come on that connection is lost with it. Bytes
+    /// are compared as they are sent: `EVALSHA` does not find `evalsha`. Calling it again replaces what was asked before.
+    pub fn lose_replies(&self, request: impl Into<Vec<u8>>, times: usize) {
+        let request = request.into();
+        let wanted = !request.is_empty() && times > 0;
+        self.shared.state().lose = wanted.then_some(Lose { request, times });
+    }
+
+    /// What went through it so far.
+    pub fn traffic(&self) -> Traffic {
+        let shared = &self.shared;
+        let state = shared.state();
+        let open = state.connections.len() + state.silent.len();
+        Traffic {
+            accepted: shared.accepted.load(Ordering::Relaxed),
+            open: open as u64,
+            to_server: shared.to_server.load(Ordering::Relaxed),
+            to_client: shared.to_client.load(Ordering::Relaxed),
+            replies_lost: shared.replies_lost.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.state().stopped = true;
+        self.cut();
+        // Wakes the acceptor. It fails only if the listener is gone.
+        drop(TcpStream::connect(self.address));
+        if let Some(acceptor) = self.acceptor.take() {
+            drop(acceptor.join());
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            let mut state = self.state();
+            if state.stopped {
+                return;
+            }
+            let Ok(client) = client else { continue };
+            self.accepted.fetch_add(1, Ordering::Relaxed);
+            match state.accept {
+                Accept::Close => {}
+                Accept::Silent => state.silent.push(client),
+                Accept::Forward => {
+                    let (shared, upstream) = (Arc::clone(self), state.upstream);
+                    // Connecting may take long. Without a thread for it, or a server, the connection is closed.
+                    drop(spawn("proxy-connect", move || drop(shared.connect(client, upstream))));
+                }
+            }
+        }
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream, upstream: SocketAddr) -> io::Result<()> {
+        let server = TcpStream::connect_timeout(&upstream, CONNECT_TIMEOUT)?;
+        let mut state = self.state();
+        if state.stopped {
+            return Ok(());
+        }
+        let connection = Connection::new(client, server, state.to_server, state.to_client)?;
+        state.connections.push(Arc::clone(&connection));
+        drop(state);
+        connection.start(self)
+    }
+
+    /// Called once nothing can come on it any more.
+    fn remove(&self, connection: &Arc<Connection>) {
+        self.state().connections.retain(|other| !Arc::ptr_eq(other, connection));
+    }
+
+    /// Whether there is now a request among `seen` and `bytes` that is to lose its reply. `seen` is what came before, as
+    /// far as it may be the beginning of one.
+    fn loses_reply(&self, seen: &mut Vec<u8>, bytes: &[u8]) -> bool {
+        let mut state = self.state();
+        let Some(lose) = &mut state.lose else {
+            seen.clear();
+            return false;
+        };
+        seen.extend_from_slice(bytes);
+        if !seen.windows(lose.request.len()).any(|window| window == lose.request) {
+            seen.drain(..seen.len().saturating_sub(lose.request.len() - 1));
+            return false;
+        }
+        lose.times -= 1;
+        if lose.times == 0 {
+            state.lose = None;
+        }
+        true
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(run)
+}
