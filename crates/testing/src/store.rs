@@ -235,6 +235,10 @@ impl Store for CrashableStore {
         self.write(self.inner.clear_checkpoint(turn, key, expect)).await
     }
 
+    fn compares_checkpoints(&self) -> bool {
+        self.inner.compares_checkpoints()
+    }
+
     async fn last_fence(&self) -> Result<Fence, StoreError> {
         self.read(self.inner.last_fence()).await
     }

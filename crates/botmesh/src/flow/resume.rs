@@ -12,9 +12,11 @@ use super::saver::Saver;
 use super::stopped::Stopped;
 use super::talk::Fed;
 use crate::core::content::Content;
+use crate::core::coordinator::Turn;
 use crate::core::error::StoreError;
-use crate::core::id::RecordId;
+use crate::core::id::{ConversationKey, RecordId};
 use crate::core::store::{Caller, Checkpoint, CheckpointPhase, RecordedAnswer};
+use crate::core::time::Timestamp;
 use crate::dispatch::{Ctx, StandIn, is_deferred};
 use crate::egress::KeyPosition;
 use crate::events::BotEvent;
@@ -28,10 +30,7 @@ impl Conversations {
         }
         let rows = self.load(&ctx.conversation()).await?;
         match self.decide(ctx, &rows) {
-            Decision::Route => {
-                self.forget_stale(ctx, &rows).await?;
-                Ok(Resumed::Free)
-            }
+            Decision::Route => Ok(Resumed::Free),
             Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
             Decision::Overdue => Ok(Resumed::Overdue),
             Decision::Fallback(reason) => self.fall_back(ctx, rows, reason).await,
@@ -108,12 +107,16 @@ impl Conversations {
         Ok(Some(ctx.stand_in(StandIn { inbound, media: None, received, record: None, text })))
     }
 
-    /// What the hooks before a message made of this one, if a step was given it before; then they do not run again.
+    /// What the hooks before a message made of this one, if a step was given it before; then they do not run again. Nor do
+    /// they if only its acknowledgement is missing.
     pub(crate) async fn heard(&self, ctx: &Ctx) -> Result<Option<Option<String>>, StoreError> {
         if self.handover().is_none() || !ctx.inbound().body.is_answer() {
             return Ok(None);
         }
         let rows = self.load(&ctx.conversation()).await?;
+        if self.decide(ctx, &rows) == Decision::Done {
+            return Ok(Some(None));
+        }
         let answer = rows.shared.and_then(|row| row.answer);
         let own = answer.filter(|answer| answer.record.is_some() && answer.record.as_ref() == ctx.record());
         Ok(own.map(|answer| answer.text))
@@ -226,7 +229,9 @@ impl Conversations {
                 let inbound = ctx.shared_inbound();
                 let size = serde_json::to_vec(&*inbound).map_or(usize::MAX, |json| json.len());
                 if size > handover.max_answer_bytes {
-                    return Ok(false);
+                    // Whoever takes it over must not take the next message for this answer.
+                    Saver::new(self, ctx, flow, stored).save_running(&row.step, Kept::Unchanged).await?;
+                    return Ok(true);
                 }
                 (None, Some(inbound))
             }
@@ -290,14 +295,23 @@ impl Conversations {
         (local || shared).then(|| EndedConversation { key: ctx.conversation(), vacancy })
     }
 
-    /// Forgets what this process noted of a conversation that others went on with.
-    async fn forget_stale(&self, ctx: &Ctx, rows: &Rows) -> Result<(), StoreError> {
-        let (turn, key) = (ctx.scope().turn(), ctx.conversation());
-        if let Some(row) = rows.local.as_ref().filter(|row| row.phase != CheckpointPhase::Ended) {
-            drop(self.live.take(&key));
-            let _ = self.store(Place::Local).clear_checkpoint(turn, &key, row.revision).await?;
+    /// Forgets what this process noted of a conversation that others had since. It comes before anything else under a turn:
+    /// afterwards this process is the one that had the chat last. If the store does not say, it is forgotten as well.
+    pub(crate) async fn forget_stale(&self, turn: &Turn, key: &ConversationKey, now: Timestamp) {
+        if self.handover().is_none() {
+            return;
         }
-        Ok(())
+        let local = self.store(Place::Local).checkpoint(key).await.unwrap_or_default();
+        let Some(revision) = local.as_ref().map(|row| row.revision) else { return };
+        let mut rows = Rows { local, shared: None };
+        if !self.found(&rows, turn, key, now).is_stale() {
+            return;
+        }
+        rows.shared = self.store(Place::Shared).checkpoint(key).await.unwrap_or_default();
+        if self.found(&rows, turn, key, now).is_stale() {
+            drop(self.live.take(key));
+            let _ = self.store(Place::Local).clear_checkpoint(turn, key, revision).await;
+        }
     }
 
     fn tell_resumed(&self, ctx: &Ctx, row: &Checkpoint) {

@@ -240,7 +240,8 @@ impl<'a> Saver<'a> {
         }
         let expires = handover
             .filter(|_| self.keeping == Keeping::Forwarded)
-            .map(|handover| deadline.map_or(now + handover.ttl, |end| end.max(now + handover.ttl)));
+            // Not at its deadline: whoever finds it then tells the user that the wait is over.
+            .map(|handover| deadline.map_or(now, |end| end + 2 * GRACE).max(now + handover.ttl));
         let deadline = deadline.filter(|_| mark.phase == CheckpointPhase::Waiting);
         let grace = if mark.live && handover.is_some() { GRACE } else { Duration::ZERO };
         (expires, deadline.map(|end| end + grace).or_else(|| expires.map(|expires| expires + LEFTOVER)))

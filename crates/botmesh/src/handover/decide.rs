@@ -93,6 +93,11 @@ impl<'a> Found<'a> {
         }
     }
 
+    /// Whether what this process noted is over, because others had the chat since.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.local.is_some_and(|local| local.phase != CheckpointPhase::Ended && !self.is_latest(local))
+    }
+
     /// Whether nobody else had the chat since this process noted that: the one before was this process, or the store still
     /// has what it wrote.
     fn is_latest(&self, local: &Checkpoint) -> bool {

@@ -330,13 +330,16 @@ impl Turns {
     pub(crate) async fn take_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
         let Coordination { coordinator, turn_wait, .. } = &self.coordination;
         let taking = async { coordinator.enter(&key.encode()).await?.granted().await };
-        tokio::select! {
+        let turn = tokio::select! {
             biased;
-            turn = taking => turn,
+            turn = taking => turn?,
             () = self.world.seams.clock.sleep(*turn_wait) => {
-                Err(CoordinationUnavailable { reason: CoordinationUnavailableReason::Timeout, source: None })
+                let reason = CoordinationUnavailableReason::Timeout;
+                return Err(CoordinationUnavailable { reason, source: None });
             }
-        }
+        };
+        self.dispatcher.conversations().forget_stale(&turn, key, self.world.now()).await;
+        Ok(turn)
     }
 
     fn panicked(&self, panic: &(dyn Any + Send)) -> Handled {

@@ -11,6 +11,7 @@ use botmesh::core::memory::{MemoryKv, MemoryStore};
 use botmesh::core::provider::{Provider, Resolve};
 use botmesh::core::scope::Scope;
 use botmesh::core::spawn::{Seams, Spawner};
+use botmesh::core::store::Store;
 use botmesh::core::time::Clock;
 use botmesh::{Bot, BotBuilder, BotEvent, Durability, Journals};
 use botmesh_testing::{CrashableStore, LossyKv, MockProvider, SendFault, TestSpawner, VirtualClock};
@@ -28,7 +29,7 @@ pub(crate) struct Stage {
     pub(crate) provider: Option<Arc<dyn Provider>>,
     /// The clock that the next bot reads in place of the stage's own.
     pub(crate) own_clock: Option<Arc<dyn Clock>>,
-    store: MemoryStore,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) kv: Arc<dyn DurableKv>,
     /// The seed of the next life: no two processes draw the same random numbers.
     seed: AtomicU64,
@@ -59,7 +60,7 @@ impl Stage {
             clock: VirtualClock::new(),
             provider: None,
             own_clock: None,
-            store: MemoryStore::new(),
+            store: Arc::new(MemoryStore::new()),
             kv,
             seed: AtomicU64::new(7),
         }
@@ -119,7 +120,7 @@ impl Stage {
         let spawner = TestSpawner::new();
         let seams = self.seams(&spawner);
         let channel = self.channel.clone();
-        let store = CrashableStore::new(Arc::new(self.store.clone()), journal.process().clone());
+        let store = CrashableStore::new(Arc::clone(&self.store), journal.process().clone());
         let provider = self.provider.clone().unwrap_or_else(|| Arc::new(channel.clone()));
         let builder = builder.shared_provider(provider).store(store.clone()).seams(seams);
         let bot = builder.build().expect("a bot that can be built");
