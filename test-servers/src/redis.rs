@@ -46,6 +46,14 @@ struct Own {
 }
 
 impl Redis {
+    /// Whether [`start`](Self::start) finds the program.
+    ///
+    /// # Errors
+    /// It does not; the text says how to provide it.
+    pub fn available() -> Result {
+        program().map(drop)
+    }
+
     /// Starts a server and waits until it answers; 30 s at most.
     ///
     /// # Errors
@@ -261,7 +269,7 @@ impl Own {
     }
 }
 
-pub(crate) fn program() -> Result<PathBuf> {
+fn program() -> Result<PathBuf> {
     find_program(PROGRAM).ok_or_else(|| {
         Error(format!(
             "there is no {PROGRAM} on the PATH. Install it (Debian and Ubuntu: apt-get install redis-server), or add the \

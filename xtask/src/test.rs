@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use botmesh_test_servers::Redis;
 use clap::builder::PossibleValuesParser;
 
 use crate::shell::Invocation;
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Leave these steps out
     #[arg(long, value_name = "STEP[,STEP]", value_delimiter = ',', value_parser = names())]
     skip: Vec<String>,
+    /// If this server cannot be found, show what needs it as not run instead of failing
+    #[arg(long, value_name = "SERVER", value_parser = ["redis"])]
+    allow_missing: Vec<String>,
     /// Show the steps and their commands, and run nothing
     #[arg(long)]
     list: bool,
@@ -27,59 +31,81 @@ pub(crate) struct Args {
 
 struct Step {
     name: &'static str,
-    command: fn(&Workspace) -> Invocation,
-    run: fn(&Workspace) -> Result<(), String>,
+    command: fn(&Job<'_>) -> Invocation,
+    run: fn(&Job<'_>) -> Result<(), String>,
+}
+
+/// What the steps are to work on.
+struct Job<'a> {
+    workspace: &'a Workspace,
+    /// Nothing that needs a Redis server runs: there is none, and that is allowed.
+    without_redis: bool,
+}
+
+impl Job<'_> {
+    fn run(&self, invocation: &Invocation) -> Result<(), String> {
+        invocation.run(&self.workspace.root)
+    }
+
+    /// The packages whose tests cannot run.
+    fn excluded(&self) -> impl Iterator<Item = &str> {
+        let packages =
+            self.workspace.packages.iter().filter(|package| self.without_redis && package.tests_with_servers);
+        packages.map(|package| package.name.as_str())
+    }
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "fmt", command: fmt, run: |workspace| fmt(workspace).run(&workspace.root) },
-    Step { name: "tidy", command: tidy, run: tidy::check },
-    Step { name: "clippy", command: clippy, run: |workspace| clippy(workspace).run(&workspace.root) },
-    Step { name: "docs", command: docs, run: |workspace| docs(workspace).run(&workspace.root) },
-    Step { name: "examples", command: examples, run: |workspace| examples(workspace).run(&workspace.root) },
-    Step { name: "unit", command: unit, run: |workspace| unit(workspace).run(&workspace.root) },
-    Step { name: "doctests", command: doctests, run: |workspace| doctests(workspace).run(&workspace.root) },
-    Step { name: "conformance", command: suites, run: |workspace| suites(workspace).run(&workspace.root) },
-    Step { name: "package", command: package, run: |workspace| package(workspace).run(&workspace.root) },
-    Step { name: "deny", command: |_| deny::check(), run: deny::run },
+    Step { name: "fmt", command: fmt, run: |job| job.run(&fmt(job)) },
+    Step { name: "tidy", command: tidy, run: |job| tidy::check(job.workspace) },
+    Step { name: "clippy", command: clippy, run: |job| job.run(&clippy(job)) },
+    Step { name: "docs", command: docs, run: |job| job.run(&docs(job)) },
+    Step { name: "examples", command: examples, run: |job| job.run(&examples(job)) },
+    Step { name: "unit", command: unit, run: |job| job.run(&unit(job)) },
+    Step { name: "doctests", command: doctests, run: |job| job.run(&doctests(job)) },
+    Step { name: "conformance", command: suites, run: |job| job.run(&suites(job)) },
+    Step { name: "package", command: package, run: |job| job.run(&package(job)) },
+    Step { name: "deny", command: |_| deny::check(), run: |job| deny::run(job.workspace) },
 ];
 
-fn fmt(_: &Workspace) -> Invocation {
+fn fmt(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["fmt", "--all", "--check"])
 }
 
-fn tidy(_: &Workspace) -> Invocation {
+fn tidy(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["xtask", "tidy"])
 }
 
-fn clippy(_: &Workspace) -> Invocation {
+fn clippy(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-fn docs(_: &Workspace) -> Invocation {
+fn docs(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["doc", "--workspace", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings")
 }
 
 /// Before the tests, because some of them run the examples as processes.
-fn examples(_: &Workspace) -> Invocation {
+fn examples(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["build", "--workspace", "--examples"])
 }
 
 /// The targets are named one by one because `--all-targets` would run the benchmarks too.
-fn unit(_: &Workspace) -> Invocation {
-    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"])
+fn unit(job: &Job<'_>) -> Invocation {
+    let excluded = job.excluded().flat_map(|package| ["--exclude", package]);
+    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"].into_iter().chain(excluded))
 }
 
-fn doctests(_: &Workspace) -> Invocation {
+fn doctests(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["test", "--workspace", "--doc"])
 }
 
-fn suites(_: &Workspace) -> Invocation {
-    conformance::invocation(&[])
+fn suites(job: &Job<'_>) -> Invocation {
+    let args: &[&str] = if job.without_redis { &["--allow-missing", "redis"] } else { &[] };
+    conformance::invocation(&args.iter().map(Into::into).collect::<Vec<_>>())
 }
 
-fn package(workspace: &Workspace) -> Invocation {
-    let private = workspace.packages.iter().filter(|package| !package.publishable);
+fn package(job: &Job<'_>) -> Invocation {
+    let private = job.workspace.packages.iter().filter(|package| !package.publishable);
     let excluded = private.flat_map(|package| ["--exclude", &package.name]);
     Invocation::cargo(["package", "--workspace", "--no-verify", "--allow-dirty"].into_iter().chain(excluded))
 }
@@ -89,9 +115,11 @@ fn names() -> PossibleValuesParser {
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode, String> {
+    let missing = Redis::available().err().filter(|_| args.allow_missing.iter().any(|name| name == "redis"));
+    let job = Job { workspace, without_redis: missing.is_some() };
     if args.list {
         for step in STEPS {
-            println!("{:<12} {}", step.name, (step.command)(workspace));
+            println!("{:<12} {}", step.name, (step.command)(&job));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -99,7 +127,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode, String
     if !chosen.contains(&true) {
         return Err("no step is left to run; `cargo xtask test --list` shows them".into());
     }
-    let report = Report { rows: run_steps(workspace, STEPS, &chosen) };
+    let report = Report { rows: run_steps(&job, STEPS, &chosen) };
+    if let Some(missing) = missing {
+        println!("\nwithout redis: {missing}");
+    }
     print!("\n{report}");
     Ok(if report.failure().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -118,29 +149,35 @@ enum Outcome {
 }
 
 struct Row {
-    name: &'static str,
+    name: String,
     outcome: Outcome,
 }
 
 #[expect(clippy::disallowed_methods, reason = "it measures how long a real command takes")]
-fn run_steps(workspace: &Workspace, steps: &[Step], chosen: &[bool]) -> Vec<Row> {
+fn run_steps(job: &Job<'_>, steps: &[Step], chosen: &[bool]) -> Vec<Row> {
     let total = chosen.iter().filter(|chosen| **chosen).count();
     let (mut number, mut failed) = (0, false);
     let mut rows = Vec::new();
     for (step, chosen) in steps.iter().zip(chosen) {
         let Step { name, command, run } = step;
         if failed || !chosen {
-            rows.push(Row { name, outcome: Outcome::NotRun });
+            rows.push(Row { name: (*name).into(), outcome: Outcome::NotRun });
             continue;
         }
         number += 1;
-        println!("\n[{number}/{total}] {name}: {}", command(workspace));
+        println!("\n[{number}/{total}] {name}: {}", command(job));
         let start = Instant::now();
-        let result = run(workspace);
+        let result = run(job);
         let took = start.elapsed();
         let outcome = match result {
             Ok(()) => {
                 println!("[{number}/{total}] {name}: passed in {}", seconds(took));
+                if *name == "unit" {
+                    rows.extend(
+                        job.excluded()
+                            .map(|package| Row { name: format!("unit {package}"), outcome: Outcome::NotRun }),
+                    );
+                }
                 Outcome::Passed(took)
             }
             Err(message) => {
@@ -149,7 +186,7 @@ fn run_steps(workspace: &Workspace, steps: &[Step], chosen: &[bool]) -> Vec<Row>
                 Outcome::Failed(took)
             }
         };
-        rows.push(Row { name, outcome });
+        rows.push(Row { name: (*name).into(), outcome });
     }
     rows
 }
@@ -163,8 +200,8 @@ struct Report {
 }
 
 impl Report {
-    fn failure(&self) -> Option<&'static str> {
-        self.rows.iter().find(|row| matches!(row.outcome, Outcome::Failed(_))).map(|row| row.name)
+    fn failure(&self) -> Option<&str> {
+        self.rows.iter().find(|row| matches!(row.outcome, Outcome::Failed(_))).map(|row| &*row.name)
     }
 
     fn count(&self, matches: fn(&Outcome) -> bool) -> usize {

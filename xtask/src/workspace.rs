@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::shell::Invocation;
 
+/// The crate that starts servers for tests.
+const SERVERS: &str = "botmesh-test-servers";
+
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     pub(crate) target: PathBuf,
@@ -15,6 +18,8 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) publishable: bool,
+    /// Its tests start real servers.
+    pub(crate) tests_with_servers: bool,
     pub(crate) benches: Vec<String>,
 }
 
@@ -39,9 +44,12 @@ fn package(value: &Value) -> Option<Package> {
     let is_bench =
         |target: &&Value| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "bench"));
     let targets = value.get("targets")?.as_array()?;
+    let starts_servers = |dependency: &Value| dependency["name"] == SERVERS && dependency["kind"] == "dev";
     Some(Package {
         name: value.get("name")?.as_str()?.into(),
         publishable: value.get("publish")?.as_array().is_none_or(|registries| !registries.is_empty()),
+        tests_with_servers: value.get("name")? == SERVERS
+            || value.get("dependencies")?.as_array()?.iter().any(starts_servers),
         benches: targets.iter().filter(is_bench).filter_map(|t| Some(t["name"].as_str()?.into())).collect(),
     })
 }

@@ -1,6 +1,7 @@
 //! Servers as a test uses them.
 
 mod cluster;
+mod environment;
 mod proxy;
 mod redis;
 mod sentinel;

@@ -3,20 +3,32 @@ use super::*;
 const METADATA: &str = r#"{
     "workspace_root": "/w", "target_directory": "/w/target",
     "packages": [
-        {"name": "botmesh", "publish": null, "targets": [
+        {"name": "botmesh", "publish": null, "dependencies": [{"name": "serde", "kind": null}], "targets": [
             {"name": "botmesh", "kind": ["lib"]}, {"name": "spine", "kind": ["bench"]}]},
-        {"name": "xtask", "publish": [], "targets": [{"name": "xtask", "kind": ["bin"]}]}
+        {"name": "botmesh-redis-store", "publish": null, "targets": [],
+            "dependencies": [{"name": "botmesh-test-servers", "kind": "dev"}]},
+        {"name": "botmesh-test-servers", "publish": [], "targets": [], "dependencies": []},
+        {"name": "xtask", "publish": [], "targets": [{"name": "xtask", "kind": ["bin"]}],
+            "dependencies": [{"name": "botmesh-test-servers", "kind": null}]}
     ]
 }"#;
 
 #[test]
-fn reads_packages_benches_and_who_is_published() {
+fn reads_packages_benches_who_is_published_and_who_needs_servers() {
     let workspace = Workspace::parse(METADATA).unwrap();
     assert_eq!(workspace.root, Path::new("/w"));
     assert_eq!(workspace.target, Path::new("/w/target"));
     let read: Vec<_> =
         workspace.packages.iter().map(|p| (p.name.as_str(), p.publishable, p.benches.len())).collect();
-    assert_eq!(read, [("botmesh", true, 1), ("xtask", false, 0)]);
+    let expected = [
+        ("botmesh", true, 1),
+        ("botmesh-redis-store", true, 0),
+        ("botmesh-test-servers", false, 0),
+        ("xtask", false, 0),
+    ];
+    assert_eq!(read, expected);
+    let with_servers = workspace.packages.iter().filter(|p| p.tests_with_servers).map(|p| p.name.as_str());
+    assert_eq!(with_servers.collect::<Vec<_>>(), ["botmesh-redis-store", "botmesh-test-servers"]);
 }
 
 #[test]
