@@ -1,4 +1,5 @@
-//! What a backend can show of itself: the suite `crash`, with everything that is needed to repeat it.
+//! What a backend can show of itself: the suite `crash`, and `handover` if it was run, with everything that is needed to
+//! repeat them.
 
 use std::fmt::Write as _;
 
@@ -7,13 +8,15 @@ use serde::Serialize;
 
 use crate::{CaseReport, Report, Tally};
 
-/// The suite that it is about.
-pub(crate) const SUITE: &str = "crash";
+/// The suite without which there is no certificate.
+const CRASH: &str = "crash";
+/// The suites that it is about.
+const SUITES: [&str; 2] = [CRASH, "handover"];
 
-/// The result of the suite `crash`.
+/// The result of the suite `crash`, and of `handover` if it was run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Certificate {
-    suite: &'static str,
+    suites: Vec<&'static str>,
     /// The version of the suites.
     version: &'static str,
     seed: u64,
@@ -44,9 +47,11 @@ struct Certified {
 impl Certificate {
     /// `None` if the suite was not run.
     pub(crate) fn new(report: &Report) -> Option<Self> {
+        let was_run = |suite: &&str| report.cases().iter().any(|case| case.suite == *suite);
+        let suites: Vec<_> = SUITES.into_iter().filter(was_run).collect();
         let backends: Vec<_> = report.columns().filter_map(|column| Certified::new(report, column)).collect();
         (!backends.is_empty()).then(|| Self {
-            suite: SUITE,
+            suites,
             version: env!("CARGO_PKG_VERSION"),
             seed: report.seed,
             rounds: report.rounds(),
@@ -58,12 +63,15 @@ impl Certificate {
     /// For people.
     pub fn markdown(&self) -> String {
         let mut text = String::from("# Crash certificate\n\n");
-        let Self { suite, version, seed, rounds, write_points, .. } = self;
+        let Self { suites, version, seed, rounds, write_points, .. } = self;
+        let suites: Vec<_> = suites.iter().map(|suite| format!("`{suite}`")).collect();
         let _ = writeln!(
             text,
-            "botmesh-conformance {version}, suite `{suite}`, seed {seed}, rounds {rounds}: a bot at work, and each of the \
-             {} writes of its journals failing in every way, under every policy.\n",
-            write_points.len()
+            "botmesh-conformance {version}, {}, seed {seed}, rounds {rounds}: a bot at work, and each of the {} writes of \
+             its journals failing in every way, under every policy{}.\n",
+            suites.join(" and "),
+            write_points.len(),
+            if suites.len() > 1 { "; and conversations that go from replica to replica" } else { "" }
         );
         for backend in &self.backends {
             let Certified { name, survives, result, passed, failed, not_shown, runs, .. } = backend;
@@ -79,8 +87,14 @@ impl Certificate {
             }
             text.push_str("\n| case | what must hold | result |\n| - | - | - |\n");
             for case in &backend.cases {
-                let _ =
-                    writeln!(text, "| `{}` | {} | {}{} |", case.case, case.meaning, case.words(), case.tally);
+                let _ = writeln!(
+                    text,
+                    "| `{}` | {} | {}{} |",
+                    case.name(),
+                    case.meaning,
+                    case.words(),
+                    case.tally
+                );
             }
             text.push('\n');
         }
@@ -99,9 +113,9 @@ impl Certificate {
 impl Certified {
     fn new(report: &Report, column: (&str, Option<&str>, &str)) -> Option<Self> {
         let (name, version, survives) = column;
-        let of_suite = |case: &&CaseReport| case.suite == SUITE && case.backend == name;
-        let cases: Vec<CaseReport> = report.cases().iter().filter(of_suite).cloned().collect();
-        if cases.is_empty() {
+        let of_suites = |case: &&CaseReport| SUITES.contains(&case.suite) && case.backend == name;
+        let cases: Vec<CaseReport> = report.cases().iter().filter(of_suites).cloned().collect();
+        if !cases.iter().any(|case| case.suite == CRASH) {
             return None;
         }
         let mut tally = Tally::default();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::Place;
 
-/// How to start this program again as a process that a case kills in the middle of a handler.
+/// How to start this program again as a process that a case stops or kills.
 #[derive(Clone, Debug)]
 pub struct Child {
     program: PathBuf,
@@ -14,7 +14,7 @@ pub struct Child {
 }
 
 /// What a child is told: which backend, where, and what to do there.
-pub(crate) const CHILD_FLAG: &str = "child-of-the-crash-suite";
+pub(crate) const CHILD_FLAG: &str = "child-of-a-case";
 
 impl Child {
     /// `program` with `args`, and after them those of the child. The program must hand all of its arguments to
@@ -23,10 +23,16 @@ impl Child {
         Self { program: program.into(), args: args.into_iter().collect() }
     }
 
-    /// The command of a child over the data of `backend` at `place`.
-    pub(crate) fn command(&self, backend: &str, place: &Place, folder: &Path) -> Command {
+    /// The command of a child that does `work` over the data of `backend` at `place`.
+    pub(crate) fn command(&self, backend: &str, place: &Place, folder: &Path, work: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).arg(format!("--{CHILD_FLAG}")).arg(backend).arg(place.id()).arg(folder);
+        command
+            .args(&self.args)
+            .arg(format!("--{CHILD_FLAG}"))
+            .arg(backend)
+            .arg(place.id())
+            .arg(folder)
+            .arg(work);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

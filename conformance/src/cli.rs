@@ -11,7 +11,7 @@ use botmesh_core::entropy::{Entropy, OsEntropy};
 use clap::Parser;
 
 use crate::child::CHILD_FLAG;
-use crate::suites::crash::run_child;
+use crate::suites::{crash, handover};
 use crate::{Backend, CaseReport, Certificate, Child, Report, Runner, suites};
 
 const FAILED: u8 = 1;
@@ -39,10 +39,10 @@ struct Args {
     /// How many different places the suite `crash` tries for each write and fault
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Also write a certificate of the suite `crash`: PATH.md and PATH.json
+    /// Also write a certificate of the suites `crash` and `handover`: PATH.md and PATH.json
     #[arg(long, value_name = "PATH")]
     certificate: Option<PathBuf>,
-    /// Backend, place, folder and policy of a process that the suite `crash` kills
+    /// Backend, place, folder and work of a process that a case stops or kills
     #[arg(long = CHILD_FLAG, hide = true, num_args = 4)]
     child: Vec<String>,
     /// Where conformance.md and conformance.json go [default: target/conformance]
@@ -91,8 +91,8 @@ impl Command {
             Ok(runtime) => runtime,
             Err(error) => return fail(FAILED, &format!("no runtime: {error}")),
         };
-        if let [backend, id, folder, policy] = &args.child[..] {
-            return match runtime.block_on(self.child(backend, id, Path::new(folder), policy)) {
+        if let [backend, id, folder, work] = &args.child[..] {
+            return match runtime.block_on(self.child(backend, id, Path::new(folder), work)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(FAILED, &botmesh::describe(&*error)),
             };
@@ -150,11 +150,14 @@ impl Command {
         Ok(report.failed() == 0)
     }
 
-    /// Runs as the process that the suite `crash` kills.
-    async fn child(&self, backend: &str, id: &str, folder: &Path, policy: &str) -> botmesh::Result {
-        match self.present.iter().find(|present| present.name() == backend) {
-            Some(backend) => run_child(&**backend, id, folder, policy).await,
-            None => Err(format!("no backend is called {backend}").into()),
+    /// Runs as the process that a case stops or kills.
+    async fn child(&self, backend: &str, id: &str, folder: &Path, work: &str) -> botmesh::Result {
+        let Some(backend) = self.present.iter().find(|present| present.name() == backend) else {
+            return Err(format!("no backend is called {backend}").into());
+        };
+        match work {
+            handover::WORK => handover::run_child(&**backend, id, folder).await,
+            policy => crash::run_child(&**backend, id, folder, policy).await,
         }
     }
 

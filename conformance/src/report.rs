@@ -143,7 +143,7 @@ impl Report {
         Self { seed, rounds, backends: run.chain(missing).collect(), cases }
     }
 
-    /// What the suite `crash` showed, for a backend to attach; `None` if it was not run.
+    /// What the suite `crash` showed, and `handover` if it was run, for a backend to attach; `None` without `crash`.
     pub fn certificate(&self) -> Option<Certificate> {
         Certificate::new(self)
     }

@@ -105,7 +105,7 @@ impl Runner {
         self
     }
 
-    /// How to start a process that may be killed: without one, the cases that kill a process are shown as not run.
+    /// How to start a process that may be killed: without one, the cases with processes of their own are shown as not run.
     /// [`cli::Command`](crate::cli::Command) sets it.
     #[must_use]
     pub fn with_child(mut self, child: Child) -> Self {

@@ -74,14 +74,22 @@ fn a_certificate_is_about_the_crash_suite() {
         text(&refused.stderr)
     );
     let case = "crash::every_write_point_is_reached";
-    let output = conformance(&[&["memory", "--suite", case, "--seed", "5"], &certificate[..]].concat());
+    let other = "handover::a_persistent_flow_goes_on_elsewhere";
+    let suites = ["memory", "--suite", case, "--suite", other, "--seed", "5"];
+    let output = conformance(&[&suites[..], &certificate[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     let points = botmesh_core::journal::WritePoint::ALL.len();
     let covered = format!("{points} of {points} write points)");
     assert!(text(&output.stdout).contains(&covered), "{}", text(&output.stdout));
     let markdown = std::fs::read_to_string(path.with_extension("md")).unwrap();
     assert!(markdown.contains("seed 5, rounds 1") && markdown.contains("## memory ("), "{markdown}");
-    assert!(path.with_extension("json").exists());
+    for shown in ["`crash` and `handover`", &*format!("| `{case}` |"), &*format!("| `{other}` |")] {
+        assert!(markdown.contains(shown), "{shown} is not in {markdown}");
+    }
+    let json = std::fs::read(path.with_extension("json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["suites"], serde_json::json!(["crash", "handover"]));
+    assert_eq!(json["backends"][0]["passed"], 2);
     let zero = conformance(&["memory", "--suite", case, "--rounds", "0"]);
     assert_eq!(zero.status.code(), Some(2));
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod crash;
 mod durability;
+pub(crate) mod handover;
 mod kv;
 mod model;
 mod parallel;
@@ -11,5 +12,5 @@ use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite(), store::suite(), durability::suite(), model::suite(), crash::suite()]
+    vec![kv::suite(), store::suite(), durability::suite(), model::suite(), crash::suite(), handover::suite()]
 }

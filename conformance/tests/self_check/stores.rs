@@ -1,13 +1,15 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use botmesh_conformance::{Backend, Claims, OpenError, Opened, Place};
+use botmesh_conformance::{Backend, Claims, OpenError, Opened, Place, Runner};
 use botmesh_core::async_trait;
 use botmesh_core::coordinator::{Fence, Turn, TurnHandle};
 use botmesh_core::error::{Cas, LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::{ChatId, ConversationKey, ParticipantId};
-use botmesh_core::memory::MemoryStore;
+use botmesh_core::inbound::InboundBody;
+use botmesh_core::memory::{MemoryKv, MemoryStore};
 use botmesh_core::scope::Scope;
-use botmesh_core::store::{ChatState, Checkpoint, LogEntry, LogPosition, Revision, Store};
+use botmesh_core::store::{ChatState, Checkpoint, CheckpointPhase, LogEntry, LogPosition, Revision, Store};
 use botmesh_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -29,6 +31,64 @@ enum Bug {
     LogPagesRepeat,
     LogOldestFirst,
     OpenAfterClose,
+    /// What a row says of this is not kept.
+    Loses(Field),
+    /// When a row is due is kept in whole minutes.
+    DueInMinutes,
+    /// Every write and clear is applied, as if nobody else wrote.
+    NothingIsCompared,
+    /// Every clear is applied.
+    ClearsAlways,
+    ClearedRowsStay,
+    RevisionsRestart,
+    FencesForgotten,
+}
+
+/// What a checkpoint says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    State,
+    Answer,
+    AnsweringMessage,
+    Caption,
+    Input,
+    Earlier,
+    Midway,
+    Callers,
+    BegunWith,
+    Fingerprint,
+    Expires,
+    Deadline,
+    Due,
+    Phase,
+}
+
+impl Field {
+    fn lose(self, row: &mut Checkpoint) {
+        match self {
+            Self::State => row.state = Value::Null,
+            Self::Answer => row.answer = None,
+            Self::AnsweringMessage => row.answer.iter_mut().for_each(|answer| answer.inbound = None),
+            Self::Caption => {
+                let message = row.answer.as_mut().and_then(|answer| answer.inbound.as_mut());
+                if let Some(InboundBody::Image(media)) =
+                    message.map(|message| &mut Arc::make_mut(message).body)
+                {
+                    media.caption = None;
+                }
+            }
+            Self::Input => row.input = None,
+            Self::Earlier => row.earlier.clear(),
+            Self::Midway => row.midway = None,
+            Self::Callers => row.callers.clear(),
+            Self::BegunWith => row.begun_with = None,
+            Self::Fingerprint => row.fingerprint.clear(),
+            Self::Expires => row.expires = None,
+            Self::Deadline => row.deadline = None,
+            Self::Due => row.due = None,
+            Self::Phase => row.phase = CheckpointPhase::Waiting,
+        }
+    }
 }
 
 /// The reference with one rule broken.
@@ -36,6 +96,7 @@ enum Bug {
 struct Broken {
     bug: Bug,
     inner: Arc<dyn Store>,
+    clears: Arc<AtomicU64>,
 }
 
 struct Gone;
@@ -54,13 +115,25 @@ impl TurnHandle for Gone {
 }
 
 impl Broken {
+    /// Where the reference keeps the checkpoints.
+    fn rows(&self) -> Arc<dyn Store> {
+        match (self.bug, self.clears.load(Ordering::Relaxed)) {
+            (Bug::RevisionsRestart, clears @ 1..) => {
+                self.inner.scoped(&Scope::bot(format!("after {clears} clears")))
+            }
+            _ => Arc::clone(&self.inner),
+        }
+    }
+
     /// The turn that the reference is told of.
     async fn turn(&self, turn: &Turn, key: &ConversationKey) -> Result<Turn, StoreError> {
         let stored = self.inner.checkpoint(key).await?;
         let Some(stored) = stored else { return Ok(turn.clone()) };
         let forged = |fence: Fence| Turn::new(fence, stored.session.clone(), None, Arc::new(Gone));
         Ok(match self.bug {
-            Bug::FencesIgnored => forged(turn.fence().max(stored.fence)),
+            Bug::FencesIgnored | Bug::NothingIsCompared | Bug::ClearsAlways => {
+                forged(turn.fence().max(stored.fence))
+            }
             Bug::SessionsIgnored => forged(turn.fence()),
             _ => turn.clone(),
         })
@@ -75,7 +148,7 @@ impl Broken {
 impl Store for Broken {
     fn scoped(&self, scope: &Scope) -> Arc<dyn Store> {
         let scope = if self.bug == Bug::ScopesShared { &Scope::default() } else { scope };
-        Arc::new(Self { bug: self.bug, inner: self.inner.scoped(scope) })
+        Arc::new(Self { inner: self.inner.scoped(scope), ..self.clone() })
     }
 
     async fn chat(&self, chat: &ChatId) -> Result<Option<ChatState>, StoreError> {
@@ -112,7 +185,7 @@ impl Store for Broken {
     }
 
     async fn checkpoint(&self, key: &ConversationKey) -> Result<Option<Checkpoint>, StoreError> {
-        self.inner.checkpoint(key).await
+        self.rows().checkpoint(key).await
     }
 
     async fn set_checkpoint(
@@ -122,10 +195,18 @@ impl Store for Broken {
         expect: Option<Revision>,
         checkpoint: &Checkpoint,
     ) -> Result<Cas<Revision>, StoreError> {
-        let turn = self.turn(turn, key).await?;
-        let ignored = self.bug == Bug::RevisionsIgnored;
+        let turn = if self.bug == Bug::ClearsAlways { turn } else { &self.turn(turn, key).await? };
+        let ignored = matches!(self.bug, Bug::RevisionsIgnored | Bug::NothingIsCompared);
         let expect = if ignored { self.stored_revision(key).await? } else { expect };
-        self.inner.set_checkpoint(&turn, key, expect, checkpoint).await
+        let mut row = checkpoint.clone();
+        match self.bug {
+            Bug::Loses(field) => field.lose(&mut row),
+            Bug::DueInMinutes => {
+                row.due = row.due.map(|due| Timestamp::from_millis(due.as_millis() / 60_000 * 60_000));
+            }
+            _ => {}
+        }
+        self.rows().set_checkpoint(turn, key, expect, &row).await
     }
 
     async fn clear_checkpoint(
@@ -134,13 +215,23 @@ impl Store for Broken {
         key: &ConversationKey,
         expect: Revision,
     ) -> Result<Cas<()>, StoreError> {
-        let ignored = self.bug == Bug::ClearsIgnoreRevisions;
+        let always = matches!(self.bug, Bug::NothingIsCompared | Bug::ClearsAlways);
+        let ignored = always || self.bug == Bug::ClearsIgnoreRevisions;
         let stored = if ignored { self.stored_revision(key).await? } else { None };
-        self.inner.clear_checkpoint(turn, key, stored.unwrap_or(expect)).await
+        let turn = if always { &self.turn(turn, key).await? } else { turn };
+        if self.bug == Bug::ClearedRowsStay {
+            return Ok(Cas::Applied(()));
+        }
+        let cleared = self.rows().clear_checkpoint(turn, key, stored.unwrap_or(expect)).await?;
+        if cleared == Cas::Applied(()) {
+            self.clears.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(cleared)
     }
 
     async fn last_fence(&self) -> Result<Fence, StoreError> {
-        self.inner.last_fence().await
+        let last = self.inner.last_fence().await?;
+        Ok(if self.bug == Bug::FencesForgotten { Fence(0) } else { last })
     }
 
     async fn due_checkpoints(
@@ -188,12 +279,12 @@ impl Backend for Broken {
     }
 
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
-        Ok(Opened::store(Arc::new(Self { bug: self.bug, inner: Arc::new(MemoryStore::new()) })))
+        Ok(Opened::kv(Arc::new(MemoryKv::new())).with_store(Arc::new(broken(self.bug))))
     }
 }
 
 fn broken(bug: Bug) -> Broken {
-    Broken { bug, inner: Arc::new(MemoryStore::new()) }
+    Broken { bug, inner: Arc::new(MemoryStore::new()), clears: Arc::default() }
 }
 
 #[tokio::test]
@@ -236,5 +327,65 @@ async fn random_operations_find_broken_rules_too() {
     for bug in found {
         let failed = failures(broken(bug), "model").await;
         assert!(failed.contains(&"store_follows_the_reference"), "{bug:?} is not found");
+    }
+}
+
+/// The cases among these that fail.
+async fn failures_among(bug: Bug, cases: &[&str]) -> Vec<String> {
+    let mut runner = Runner::new(7).with_backend(Arc::new(broken(bug)));
+    for case in cases {
+        runner = runner.with_suite(case).unwrap();
+    }
+    let report = runner.run(|_| ()).await.unwrap();
+    report.failures().map(|case| case.name()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_store_that_no_conversation_survives_is_caught_by_its_case() {
+    use Field::{
+        Answer, AnsweringMessage, BegunWith, Callers, Caption, Deadline, Due, Earlier, Expires, Fingerprint,
+        Input, Midway, Phase, State,
+    };
+    let exact = "store::a_checkpoint_is_exact";
+    let rules: &[(Bug, &[&str])] = &[
+        (Bug::Loses(State), &["handover::a_persistent_flow_goes_on_elsewhere"]),
+        (Bug::Loses(Answer), &[exact, "handover::a_step_cut_short_keeps_its_answer"]),
+        (Bug::Loses(AnsweringMessage), &[exact, "handover::an_answer_is_kept_without_journals"]),
+        (Bug::Loses(Caption), &["handover::a_picture_is_kept_without_journals"]),
+        (Bug::Loses(Input), &[exact, "handover::a_message_is_acknowledged_after_its_checkpoint"]),
+        (Bug::Loses(Earlier), &[exact, "handover::messages_before_the_last_are_remembered"]),
+        (Bug::Loses(Midway), &[exact, "handover::a_step_that_asks_goes_on_elsewhere"]),
+        (Bug::Loses(Callers), &[exact, "handover::a_called_flow_goes_on_elsewhere"]),
+        (Bug::Loses(BegunWith), &[exact, "handover::what_a_flow_began_with_is_kept"]),
+        (Bug::Loses(Fingerprint), &[exact, "handover::a_forwarded_flow_goes_on_within_its_time"]),
+        (Bug::Loses(Expires), &[exact, "handover::a_forwarded_flow_goes_on_within_its_time"]),
+        (Bug::Loses(Deadline), &[exact, "handover::a_timer_of_a_dead_replica_fires_elsewhere"]),
+        (Bug::Loses(Due), &[exact, "handover::a_timer_of_a_dead_replica_fires_elsewhere"]),
+        (Bug::Loses(Phase), &[exact, "handover::a_conversation_in_memory_is_told_of"]),
+        (Bug::DueInMinutes, &[exact, "store::due_checkpoints_come_earliest_first"]),
+        (Bug::NothingIsCompared, &["handover::a_late_write_is_refused"]),
+        (Bug::ClearsIgnoreRevisions, &["store::a_stale_revision_is_refused"]),
+        (Bug::ClearsAlways, &["handover::a_late_clear_leaves_the_newer_row"]),
+        (Bug::ClearedRowsStay, &["handover::a_conversation_in_memory_writes_twice"]),
+        (
+            Bug::RevisionsRestart,
+            &[
+                "store::revisions_grow_beyond_a_clear_in_one_turn",
+                "handover::revisions_go_on_after_a_conversation",
+            ],
+        ),
+        (
+            Bug::FencesForgotten,
+            &["store::the_largest_fence_is_remembered", "handover::turns_follow_what_the_store_has_seen"],
+        ),
+    ];
+    let all: Vec<_> = rules.iter().flat_map(|(_, cases)| cases.iter().copied()).collect();
+    assert_eq!(failures_among(Bug::None, &all).await, [""; 0]);
+    for (bug, cases) in rules {
+        assert_eq!(
+            failures_among(*bug, cases).await.len(),
+            cases.len(),
+            "{bug:?} is not caught by {cases:?}"
+        );
     }
 }

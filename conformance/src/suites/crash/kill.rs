@@ -129,8 +129,8 @@ struct Process(process::Child);
 
 fn start(context: &Context, policy: OnAmbiguous) -> Result<Process, Failure> {
     let Some(child) = &context.child else { return Err(Failure::new("there is no program to start")) };
-    let mut command = child.command(context.backend_name(), context.place(), context.folder()?);
-    let started = command.arg(name(policy)).spawn();
+    let mut command = child.command(context.backend_name(), context.place(), context.folder()?, name(policy));
+    let started = command.spawn();
     started.map(Process).map_err(|error| Failure::new(format!("the process cannot be started: {error}")))
 }
 
