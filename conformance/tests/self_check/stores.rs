@@ -351,7 +351,7 @@ async fn every_store_that_no_conversation_survives_is_caught_by_its_case() {
         (Bug::Loses(State), &["handover::a_persistent_flow_goes_on_elsewhere"]),
         (Bug::Loses(Answer), &[exact, "handover::a_step_cut_short_keeps_its_answer"]),
         (Bug::Loses(AnsweringMessage), &[exact, "handover::an_answer_is_kept_without_journals"]),
-        (Bug::Loses(Caption), &["handover::a_picture_is_kept_without_journals"]),
+        (Bug::Loses(Caption), &[exact, "handover::a_picture_is_kept_without_journals"]),
         (Bug::Loses(Input), &[exact, "handover::a_message_is_acknowledged_after_its_checkpoint"]),
         (Bug::Loses(Earlier), &[exact, "handover::messages_before_the_last_are_remembered"]),
         (Bug::Loses(Midway), &[exact, "handover::a_step_that_asks_goes_on_elsewhere"]),
@@ -388,4 +388,35 @@ async fn every_store_that_no_conversation_survives_is_caught_by_its_case() {
             "{bug:?} is not caught by {cases:?}"
         );
     }
+}
+
+/// The reference without journals.
+struct WithoutJournals;
+
+#[async_trait]
+impl Backend for WithoutJournals {
+    fn name(&self) -> &str {
+        "without-journals"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::NONE
+    }
+
+    async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
+        Ok(Opened::store(Arc::new(MemoryStore::new())))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_without_journals_hands_conversations_over_too() {
+    let backend = Arc::new(WithoutJournals);
+    let runner = Runner::new(7).with_backend(backend).with_suite("handover").unwrap();
+    let report = runner.run(|_| ()).await.unwrap();
+    assert_eq!(report.failures().map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
+    let case = |name| report.cases().iter().find(|case| case.case == name).unwrap().words();
+    assert_eq!(case("a_persistent_flow_goes_on_elsewhere"), "passed");
+    assert_eq!(case("a_step_that_asks_goes_on_elsewhere"), "passed");
+    assert_eq!(case("a_step_cut_short_keeps_its_answer"), "not claimed");
+    assert_eq!(case("a_process_goes_on_with_a_persistent_flow"), "not claimed");
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use botmesh_core::coordinator::Fence;
 use botmesh_core::error::Cas;
-use botmesh_core::id::{ConversationKey, RecordId, SessionId};
-use botmesh_core::inbound::Inbound;
+use botmesh_core::id::{ConversationKey, MessageId, ParticipantId, RecordId, SessionId};
+use botmesh_core::inbound::{Inbound, InboundBody, InboundMedia, Participant};
+use botmesh_core::media::MediaRef;
 use botmesh_core::store::{Caller, Checkpoint, CheckpointPhase, Midway, RecordedAnswer, Revision};
 use botmesh_core::time::Timestamp;
 
@@ -93,6 +94,20 @@ async fn a_checkpoint_takes_over_its_turn(context: &mut Context) -> CaseResult {
     PASSED
 }
 
+/// An answer with all that a message may have.
+fn picture() -> Inbound {
+    let token = serde_json::json!({ "file": [9_007_199_254_740_993_i64, null, "a\0b"] });
+    let body = InboundBody::Image(InboundMedia {
+        media: MediaRef { provider: "mock".to_owned(), token },
+        caption: Some("my caf\u{e9} \u{1F600}".to_owned()),
+        mime: Some("image/png".to_owned()),
+        file_name: Some("a/b.png".to_owned()),
+    });
+    let sender = Some(Participant::new(ParticipantId::from("300000000")));
+    let reply_to = Some(MessageId::from("m/1"));
+    Inbound { sender, group: true, reply_to, ..Inbound::private("e", "-1001557912345", body) }
+}
+
 async fn a_checkpoint_is_exact(context: &mut Context) -> CaseResult {
     let store = context.store()?;
     let phases =
@@ -126,7 +141,7 @@ async fn a_checkpoint_is_exact(context: &mut Context) -> CaseResult {
             earlier: vec!["m/0".into(), "m/é".into()],
             answer: Some(RecordedAnswer {
                 record: Some("m/1".into()),
-                inbound: Some(Arc::new(Inbound::text("e", "a", "yes"))),
+                inbound: Some(Arc::new(picture())),
                 text: Some("yes, as the hook heard it".into()),
                 received: Timestamp::from_millis(4),
             }),
