@@ -1,6 +1,7 @@
 //! A TCP proxy with faults.
 
 mod connection;
+mod frames;
 mod pipe;
 
 use std::io;
@@ -11,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use self::connection::Connection;
-use crate::{Result, failed};
+use crate::{Error, Result, failed};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -73,6 +74,8 @@ pub struct Traffic {
     pub to_client: u64,
     /// Replies lost by [`Proxy::lose_replies`].
     pub replies_lost: u64,
+    /// Messages to subscribers lost by [`Proxy::drop_pushes`].
+    pub pushes_lost: u64,
 }
 
 /// A TCP proxy on the loopback interface, whose faults are switched while it runs. It ends when this is dropped, with all
@@ -89,6 +92,9 @@ struct Shared {
     to_server: AtomicU64,
     to_client: AtomicU64,
     replies_lost: AtomicU64,
+    pushes_lost: AtomicU64,
+    /// It knows where a reply ends.
+    splits_replies: bool,
 }
 
 struct State {
@@ -97,6 +103,7 @@ struct State {
     to_client: Flow,
     accept: Accept,
     lose: Option<Lose>,
+    drops_pushes: bool,
     connections: Vec<Arc<Connection>>,
     /// Accepted under [`Accept::Silent`].
     silent: Vec<TcpStream>,
@@ -115,6 +122,19 @@ impl Proxy {
     /// # Errors
     /// The system has no port or thread for it.
     pub fn start(upstream: SocketAddr) -> Result<Self> {
+        Self::start_with(upstream, false)
+    }
+
+    /// As [`start`](Self::start), for a server that speaks the Redis protocol. Clients get whole replies, and
+    /// [`drop_pushes`](Self::drop_pushes) can lose some of them.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_for_redis(upstream: SocketAddr) -> Result<Self> {
+        Self::start_with(upstream, true)
+    }
+
+    fn start_with(upstream: SocketAddr, splits_replies: bool) -> Result<Self> {
         let what = "the proxy cannot be started";
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed(what))?;
         let address = listener.local_addr().map_err(failed(what))?;
@@ -125,6 +145,7 @@ impl Proxy {
                 to_client: Flow::Pass,
                 accept: Accept::Forward,
                 lose: None,
+                drops_pushes: false,
                 connections: Vec::new(),
                 silent: Vec::new(),
                 stopped: false,
@@ -133,6 +154,8 @@ impl Proxy {
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             replies_lost: AtomicU64::new(0),
+            pushes_lost: AtomicU64::new(0),
+            splits_replies,
         });
         let accepting = Arc::clone(&shared);
         let acceptor = spawn("proxy-accept", move || accepting.accept(&listener)).map_err(failed(what))?;
@@ -174,6 +197,7 @@ impl Proxy {
         let mut state = self.shared.state();
         state.accept = Accept::Forward;
         state.lose = None;
+        state.drops_pushes = false;
     }
 
     /// Closes every connection at both ends; both see its end. What is on its way is lost.
@@ -202,6 +226,21 @@ impl Proxy {
         self.shared.state().lose = wanted.then_some(Lose { request, times });
     }
 
+    /// From now on, or no more, subscribers get no messages (`message`, `pmessage`, `smessage`), while all else arrives:
+    /// replies and the confirmations of subscriptions too.
+    ///
+    /// # Errors
+    /// It was not started with [`start_for_redis`](Self::start_for_redis).
+    pub fn drop_pushes(&self, drops: bool) -> Result {
+        if !self.shared.splits_replies {
+            return Err(Error(
+                "this proxy cannot tell a push from a reply: use Proxy::start_for_redis".into(),
+            ));
+        }
+        self.shared.state().drops_pushes = drops;
+        Ok(())
+    }
+
     /// What went through it so far.
     pub fn traffic(&self) -> Traffic {
         let shared = &self.shared;
@@ -213,6 +252,7 @@ impl Proxy {
             to_server: shared.to_server.load(Ordering::Relaxed),
             to_client: shared.to_client.load(Ordering::Relaxed),
             replies_lost: shared.replies_lost.load(Ordering::Relaxed),
+            pushes_lost: shared.pushes_lost.load(Ordering::Relaxed),
         }
     }
 }
@@ -269,6 +309,12 @@ impl Shared {
     /// Called once nothing can come on it any more.
     fn remove(&self, connection: &Arc<Connection>) {
         self.state().connections.retain(|other| !Arc::ptr_eq(other, connection));
+    }
+
+    fn drops_push(&self) -> bool {
+        let drops = self.state().drops_pushes;
+        self.pushes_lost.fetch_add(u64::from(drops), Ordering::Relaxed);
+        drops
     }
 
     /// Whether there is now a request among `seen` and `bytes` that is to lose its reply. `seen` is what came before, as

@@ -106,7 +106,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Where it is, with the credentials of the [user](Options::user) if there is one.
+    /// Where it is, with the credentials of the [user](Options::with_user) if there is one.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::frames::{Frames, is_push};
 use super::pipe::Pipe;
 use super::{Direction, End, Flow, Shared, spawn};
 
@@ -104,7 +105,8 @@ impl Connection {
         match direction {
             Direction::ToServer => {
                 let mut seen = Vec::new();
-                self.to_server.read(|bytes| {
+                self.to_server.read(|bytes, passed| {
+                    passed.extend_from_slice(bytes);
                     let loses = shared.loses_reply(&mut seen, bytes);
                     if loses {
                         self.loses_reply.store(true, Ordering::SeqCst);
@@ -114,7 +116,19 @@ impl Connection {
                 });
             }
             Direction::ToClient => {
-                self.to_client.read(|_| false);
+                let mut frames = Frames::default();
+                self.to_client.read(|bytes, passed| {
+                    if shared.splits_replies {
+                        frames.push(bytes, |frame| {
+                            if !(is_push(frame) && shared.drops_push()) {
+                                passed.extend_from_slice(frame);
+                            }
+                        });
+                    } else {
+                        passed.extend_from_slice(bytes);
+                    }
+                    false
+                });
                 if self.loses_reply.load(Ordering::SeqCst) {
                     shared.replies_lost.fetch_add(1, Ordering::Relaxed);
                     self.close(End::Client);

@@ -56,19 +56,22 @@ impl Pipe {
         self.changed.notify_all();
     }
 
-    /// Takes in what comes until the stream ends. `inspect` sees each piece before it is on its way; if it gives true, the
-    /// piece is the last.
-    pub(super) fn read(&self, mut inspect: impl FnMut(&[u8]) -> bool) {
+    /// Takes in what comes until the stream ends. `inspect` sees each piece before it is on its way, and writes what becomes
+    /// of it into a buffer; if it gives true, that is the last.
+    pub(super) fn read(&self, mut inspect: impl FnMut(&[u8], &mut Vec<u8>) -> bool) {
         let mut buffer = vec![0; CHUNK];
         let mut last = false;
         loop {
             let length = (&*self.from).read(&mut buffer).unwrap_or(0);
             // After the last piece, what else comes is taken from its sender and left.
             if !last {
-                last = length > 0 && inspect(&buffer[..length]);
-                self.push(&buffer[..length]);
+                let mut passed = Vec::new();
+                last = length == 0 || inspect(&buffer[..length], &mut passed);
+                if !passed.is_empty() {
+                    self.push(passed);
+                }
                 if last {
-                    self.push(&[]);
+                    self.push(Vec::new());
                 }
             }
             if length == 0 {
@@ -80,7 +83,7 @@ impl Pipe {
     }
 
     #[expect(clippy::disallowed_methods, reason = "it delays real connections")]
-    fn push(&self, bytes: &[u8]) {
+    fn push(&self, bytes: Vec<u8>) {
         let now = Instant::now();
         let mut queue = self.queue();
         while queue.bytes >= LARGEST_QUEUE && !queue.broken {
@@ -93,8 +96,8 @@ impl Pipe {
         let delay = if let Flow::Delay(delay) = queue.flow { delay } else { Duration::ZERO };
         // Never before what came before it.
         let earliest = queue.items.back().map_or(now, |item| item.due);
-        queue.items.push_back(Item { due: earliest.max(now + delay), bytes: bytes.to_vec() });
         queue.bytes += bytes.len();
+        queue.items.push_back(Item { due: earliest.max(now + delay), bytes });
         self.changed.notify_all();
     }
 

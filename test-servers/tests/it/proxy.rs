@@ -250,3 +250,25 @@ fn a_request_in_two_pieces_is_recognised() {
     expect_end(&stream);
     assert_eq!(redis.command(&["GET", "counter"]).expect("it answers").text().as_deref(), Some("1"));
 }
+
+#[test]
+fn pushes_are_dropped_while_replies_arrive() {
+    let redis = Redis::start(&Options::new()).expect("it starts");
+    let proxy = Proxy::start_for_redis(redis.address()).expect("it starts");
+    let publish = |text: &str| redis.command(&["PUBLISH", "news", text]).expect("it answers").int();
+    let subscriber = connect(&proxy);
+    send(&subscriber, "SUBSCRIBE news\r\n");
+    expect(&subscriber, "*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    assert_eq!(publish("one"), Some(1));
+    expect(&subscriber, "*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$3\r\none\r\n");
+    proxy.drop_pushes(true).expect("it knows the protocol");
+    assert_eq!(publish("two"), Some(1));
+    send(&subscriber, "PING\r\n");
+    expect(&subscriber, "*2\r\n$4\r\npong\r\n$0\r\n\r\n");
+    assert_eq!(proxy.traffic().pushes_lost, 1);
+    proxy.heal();
+    assert_eq!(publish("three"), Some(1));
+    expect(&subscriber, "*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nthree\r\n");
+    let other = Proxy::start(redis.address()).expect("it starts");
+    other.drop_pushes(true).expect_err("it does not know the protocol");
+}

@@ -22,6 +22,8 @@ fn a_failover_with_cut_replication_loses_the_last_writes() {
     assert_eq!(client.command(&["WAIT", "1", "20000"]).expect("it waits").int(), Some(1));
     old.cut_replication().expect("it obeys");
     client.command(&["SET", "after", "lost"]).expect("it writes without its replica");
+    // Long enough for a replica that may come back.
+    assert_eq!(client.command(&["WAIT", "1", "2500"]).expect("it waits").int(), Some(0));
 
     let new = set.fail_over().expect("the replica takes over");
     assert_eq!(new.address(), set.servers()[1].address());
