@@ -34,6 +34,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Whether it runs when no backend is named. Default: `true`; a backend whose server is not named anywhere says
+    /// `false`.
+    fn is_offered(&self) -> bool {
+        true
+    }
+
     /// Whether it can run here and now.
     ///
     /// # Errors

@@ -6,10 +6,12 @@ use async_trait::async_trait;
 use botmesh::FileDurability;
 use botmesh_core::kv::Durable;
 use botmesh_core::memory::{MemoryKv, MemoryStore};
+#[cfg(feature = "redis")]
+use botmesh_redis_store::{RedisConfig, RedisStore};
 #[cfg(feature = "sqlite")]
 use botmesh_sqlite_store::SqliteStore;
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "redis", feature = "sqlite"))]
 use crate::Sharing;
 
 use crate::{Backend, Claims, OpenError, Opened, Place};
@@ -32,7 +34,7 @@ pub(crate) const KNOWN: &[&str] = &[
 /// The crates of the project have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The backends of this build that need no server.
+/// The backends of this build.
 #[cfg(feature = "cli")]
 pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
     vec![
@@ -40,6 +42,8 @@ pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
         Arc::new(File),
         #[cfg(feature = "sqlite")]
         Arc::new(Sqlite),
+        #[cfg(feature = "redis")]
+        Arc::new(Redis::from_env()),
     ]
 }
 
@@ -112,5 +116,71 @@ impl Backend for Sqlite {
     async fn open(&self, place: &Place) -> Result<Opened, OpenError> {
         let store = SqliteStore::open(place.folder()?.join("bot.db")).await?;
         Ok(Opened::kv(store.durability()).with_store(Arc::new(store)))
+    }
+}
+
+/// A Redis server that somebody runs.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub struct Redis {
+    url: Option<String>,
+    /// What the server said that it keeps.
+    survives: std::sync::OnceLock<Durable>,
+}
+
+#[cfg(feature = "redis")]
+impl Redis {
+    /// The environment variable that has the server's URL.
+    pub const URL: &str = "BOTMESH_REDIS_URL";
+
+    /// The server of the URL in `BOTMESH_REDIS_URL`. Nothing of it is wiped: each case has keys of its own, which stay.
+    pub fn from_env() -> Self {
+        let url = std::env::var(Self::URL).ok().filter(|url| !url.is_empty());
+        Self { url, survives: std::sync::OnceLock::new() }
+    }
+
+    fn url(&self) -> Result<&str, String> {
+        self.url.as_deref().ok_or_else(|| {
+            format!(
+                "there is no server: set {} to the URL of one, such as redis://127.0.0.1:6379; in the botmesh \
+                 workspace, `cargo xtask conformance redis` starts a private one",
+                Self::URL
+            )
+        })
+    }
+}
+
+#[cfg(feature = "redis")]
+#[async_trait]
+impl Backend for Redis {
+    fn name(&self) -> &str {
+        "redis"
+    }
+
+    fn version(&self) -> Option<&str> {
+        Some(VERSION)
+    }
+
+    /// What the server keeps is known once it was [`available`](Backend::available).
+    fn claims(&self) -> Claims {
+        let survives = self.survives.get().copied().unwrap_or(Durable::ProcessCrash);
+        Claims::NONE.surviving(survives).shared_by(Sharing::Network)
+    }
+
+    async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
+        let store =
+            RedisStore::open_with(self.url()?, RedisConfig::default().with_prefix("conformance")).await?;
+        Ok(Opened::kv(store.durability()).with_store(Arc::new(store)))
+    }
+
+    fn is_offered(&self) -> bool {
+        self.url.is_some()
+    }
+
+    async fn available(&self) -> Result<(), String> {
+        let store = RedisStore::open(self.url()?).await.map_err(|error| error.to_string())?;
+        let survives = store.durability().caps().durable;
+        self.survives.get_or_init(|| survives);
+        botmesh_core::store::Store::close(&store).await.map_err(|error| error.to_string())
     }
 }

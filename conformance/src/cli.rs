@@ -21,7 +21,7 @@ const USAGE: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "conformance")]
 struct Args {
-    /// The backends; with no name, all that need no server
+    /// The backends; with no name, all that need no server or whose server is given
     #[arg(value_name = "BACKEND")]
     backends: Vec<String>,
     /// Only this suite, or only the case SUITE::CASE; may be repeated
@@ -165,7 +165,8 @@ impl Command {
     fn wanted(&self, args: &Args) -> Vec<String> {
         let mut names = args.backends.clone();
         if names.is_empty() {
-            names.extend(self.present.iter().map(|backend| backend.name().to_owned()));
+            let offered = self.present.iter().filter(|backend| backend.is_offered());
+            names.extend(offered.map(|backend| backend.name().to_owned()));
         }
         names.extend(args.allow_missing.iter().cloned());
         let mut wanted: Vec<String> = Vec::new();

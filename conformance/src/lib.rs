@@ -12,6 +12,8 @@ mod runner;
 mod suites;
 
 pub use backend::{Backend, Claims, OpenError, Opened, Place, Sharing};
+#[cfg(feature = "redis")]
+pub use backends::Redis;
 #[cfg(feature = "sqlite")]
 pub use backends::Sqlite;
 pub use backends::{File, Memory};

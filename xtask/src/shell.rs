@@ -11,7 +11,7 @@ pub(crate) struct Invocation {
     program: OsString,
     shown: String,
     args: Vec<OsString>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, String)>,
 }
 
 impl Invocation {
@@ -41,8 +41,8 @@ impl Invocation {
         self
     }
 
-    pub(crate) fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub(crate) fn with_env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
@@ -68,7 +68,8 @@ impl Invocation {
 
     fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().copied()).current_dir(folder);
+        let env = self.env.iter().map(|(name, value)| (name, value));
+        command.args(&self.args).envs(env).current_dir(folder);
         command
     }
 

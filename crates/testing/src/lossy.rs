@@ -73,7 +73,16 @@ pub fn crashable(backend: Arc<dyn DurableKv>) -> LossyKv {
 pub struct LossyKv {
     inner: Arc<dyn DurableKv>,
     plan: Arc<Plan>,
-    clock: Option<Arc<dyn Clock>>,
+    time: Time,
+}
+
+/// Where the backend's time comes from.
+#[derive(Clone)]
+enum Time {
+    Backend,
+    Clock(Arc<dyn Clock>),
+    /// From the clock, if the backend has one of its own.
+    InPlace(Arc<dyn Clock>),
 }
 
 struct Plan {
@@ -121,14 +130,21 @@ impl LossyKv {
             released: watch::Sender::new(0),
             hanging: watch::Sender::new(0),
         };
-        Self { inner, plan: Arc::new(plan), clock: None }
+        Self { inner, plan: Arc::new(plan), time: Time::Backend }
     }
 
     /// Takes the time from `clock` in place of the backend's own, so that a lease expires on a real server too without
     /// waiting.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
+        self.time = Time::Clock(clock);
+        self
+    }
+
+    /// Takes the time from `clock` if the backend has a clock of its own, and gives none if it has none.
+    #[must_use]
+    pub fn with_clock_in_place(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.time = Time::InPlace(clock);
         self
     }
 
@@ -418,9 +434,10 @@ impl DurableKv for LossyKv {
 
     async fn now(&self) -> Result<Option<Timestamp>, StoreError> {
         self.plan.check("now")?;
-        match &self.clock {
-            Some(clock) => Ok(Some(clock.now())),
-            None => self.call(self.inner.now()).await,
+        match &self.time {
+            Time::Backend => self.call(self.inner.now()).await,
+            Time::Clock(clock) => Ok(Some(clock.now())),
+            Time::InPlace(clock) => Ok(self.call(self.inner.now()).await?.map(|_| clock.now())),
         }
     }
 

@@ -177,7 +177,8 @@ impl Stage {
             state.lives
         };
         let process = Crash::new();
-        let journal = LossyKv::of_process(Arc::clone(&self.kv), process.clone());
+        let journal = LossyKv::of_process(Arc::clone(&self.kv), process.clone())
+            .with_clock_in_place(Arc::new(self.clock.clone()));
         (self.each_life)(number, &journal);
         let store = CrashableStore::new(Arc::clone(&self.store), process.clone());
         let provider = CrashableProvider::new(Arc::new(channel.clone()), process.clone());

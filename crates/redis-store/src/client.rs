@@ -1,0 +1,304 @@
+//! One connection to the server, over which calls are pipelined, and the scripts.
+
+mod probe;
+mod reply;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use botmesh_core::Bytes;
+use botmesh_core::error::{StoreError, StoreErrorKind};
+use fred::clients::WithOptions;
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::config::{
+    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, ServerConfig,
+    UnresponsiveConfig,
+};
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
+
+pub(crate) use self::reply::{Reply, Unexpected};
+use crate::config::{Persistence, RedisConfig};
+use crate::error::{Access, BACKEND, failed};
+use crate::scripts::{ALL, Script};
+
+/// Delays between attempts to connect again, in milliseconds: the first, doubled each time up to the last.
+const FIRST_DELAY: u32 = 50;
+const LAST_DELAY: u32 = 2_000;
+const JITTER: u32 = 50;
+
+/// How many calls wait in the driver at most; further ones fail at once.
+const QUEUE: usize = 16_384;
+
+/// An open connection. When the last clone of the handle around it goes, the connection ends.
+pub(crate) struct Client {
+    fred: WithOptions<fred::clients::Client>,
+    /// The task of a connection that is our own.
+    task: Option<ConnectHandle>,
+    config: Arc<RedisConfig>,
+    /// Where the server is, for people. Never has a password.
+    place: Arc<str>,
+    /// SHA-1s, in the order of [`ALL`].
+    hashes: Arc<[Bytes]>,
+    persistence: Persistence,
+    closed: AtomicBool,
+}
+
+impl Client {
+    pub(crate) async fn open(url: &str, config: RedisConfig) -> Result<Self, StoreError> {
+        check(&config)?;
+        let server = Config::from_url(url).map_err(|error| bad_url(&error))?;
+        let (connection, performance) = settings(&config);
+        let policy = ReconnectPolicy::Exponential {
+            attempts: 0,
+            max_attempts: 0,
+            min_delay: FIRST_DELAY,
+            max_delay: LAST_DELAY,
+            base: 2,
+            jitter: JITTER,
+        };
+        let fred = fred::clients::Client::new(server, Some(performance), Some(connection), Some(policy));
+        let place = place_of(&fred);
+        let task = connect(&fred, &place).await?;
+        Self::probed(fred, Some(task), Arc::new(config), place).await
+    }
+
+    /// Over a connection that stays the caller's.
+    pub(crate) async fn with(fred: fred::clients::Client, config: RedisConfig) -> Result<Self, StoreError> {
+        check(&config)?;
+        let place = place_of(&fred);
+        Self::probed(fred, None, Arc::new(config), place).await
+    }
+
+    async fn probed(
+        fred: fred::clients::Client,
+        task: Option<ConnectHandle>,
+        config: Arc<RedisConfig>,
+        place: Arc<str>,
+    ) -> Result<Self, StoreError> {
+        let fred = fred.with_options(&options(&config));
+        let (hashes, closed) = (Arc::default(), AtomicBool::new(false));
+        let mut client = Self { fred, task, config, place, hashes, persistence: Persistence::None, closed };
+        let probed = probe::run(&client).await?;
+        client.hashes = probed.hashes.into();
+        client.persistence = probed.persistence;
+        Ok(client)
+    }
+
+    /// The same server over a connection of its own, on the runtime of the caller.
+    pub(crate) async fn beside(&self) -> Result<Self, StoreError> {
+        let fred = fred::clients::Client::clone_new(&self.fred);
+        let task = connect(&fred, &self.place).await?;
+        Ok(Self {
+            fred: fred.with_options(&options(&self.config)),
+            task: Some(task),
+            config: Arc::clone(&self.config),
+            place: Arc::clone(&self.place),
+            hashes: Arc::clone(&self.hashes),
+            persistence: self.persistence,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &RedisConfig {
+        &self.config
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn persistence(&self) -> Persistence {
+        self.persistence
+    }
+
+    /// Sends one command whose first argument is its key.
+    pub(crate) async fn command(
+        &self,
+        operation: &'static str,
+        access: Access,
+        name: &'static str,
+        args: Vec<Bytes>,
+    ) -> Result<Reply, StoreError> {
+        let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+        self.send(operation, access, command, args).await?.ok(operation, &self.place, access)
+    }
+
+    /// Runs a script, with its text if the server does not know it.
+    pub(crate) async fn script(
+        &self,
+        operation: &'static str,
+        access: Access,
+        script: &Script,
+        keys: &[Bytes],
+        args: Vec<Bytes>,
+    ) -> Result<Reply, StoreError> {
+        let mut all = Vec::with_capacity(2 + keys.len() + args.len());
+        all.push(self.hashes.get(script.number).cloned().unwrap_or_default());
+        all.push(keys.len().to_string().into());
+        all.extend_from_slice(keys);
+        all.extend(args);
+        let reply = self.send(operation, access, eval("EVALSHA"), all.clone()).await?;
+        if !reply.is_unknown_script() {
+            return reply.ok(operation, &self.place, access);
+        }
+        all[0] = Bytes::from_static(script.text.as_bytes());
+        self.send(operation, access, eval("EVAL"), all).await?.ok(operation, &self.place, access)
+    }
+
+    /// Runs a script once, by its text.
+    async fn eval(&self, text: &'static str, keys: &[Bytes], args: Vec<Bytes>) -> Result<Reply, StoreError> {
+        let mut all = vec![Bytes::from_static(text.as_bytes()), keys.len().to_string().into()];
+        all.extend_from_slice(keys);
+        all.extend(args);
+        self.send("open", Access::Read, eval("EVAL"), all).await?.ok("open", &self.place, Access::Read)
+    }
+
+    async fn send(
+        &self,
+        operation: &'static str,
+        access: Access,
+        command: CustomCommand,
+        args: Vec<Bytes>,
+    ) -> Result<Reply, StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(self.closed(operation));
+        }
+        self.connected(operation).await?;
+        let args: Vec<Value> = args.into_iter().map(Value::Bytes).collect();
+        let answer = self.fred.custom_raw(command, args).await;
+        answer.map(Reply::new).map_err(|error| failed(operation, &self.place, access, error))
+    }
+
+    /// Waits for a lost connection, so that what is not sent is known not to be.
+    async fn connected(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.fred.is_connected() {
+            return Ok(());
+        }
+        let mut errors = self.fred.error_rx();
+        match in_time(self.config.command_timeout, self.fred.wait_for_connect()).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(failed(operation, &self.place, Access::Read, error)),
+            None => {
+                let last = std::iter::from_fn(|| errors.try_recv().ok()).last();
+                let none = || fred::error::Error::new(fred::error::ErrorKind::Timeout, "not connected");
+                let error = last.map_or_else(none, |(error, _)| error);
+                Err(failed(operation, &self.place, Access::Read, error))
+            }
+        }
+    }
+
+    /// Waits until what was sent before is answered, and ends a connection that is our own.
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Some(task) = &self.task {
+            // Whoever cannot be reached has nothing to finish.
+            drop(in_time(self.config.command_timeout, self.fred.quit()).await);
+            task.abort();
+        }
+        Ok(())
+    }
+
+    /// Waits until the server answered what was sent before. One that cannot be reached answers nothing more.
+    pub(crate) async fn settle(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) || !self.fred.is_connected() {
+            return Ok(());
+        }
+        match self.command(operation, Access::Read, "PING", Vec::new()).await {
+            Err(error) if error.kind() != StoreErrorKind::Unavailable => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn closed(&self, operation: &'static str) -> StoreError {
+        let message = format!("the store on {} is closed; open it again", self.place);
+        StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, message)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+fn eval(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::Offset(2), false)
+}
+
+fn check(config: &RedisConfig) -> Result<(), StoreError> {
+    config.validate().map_err(|error| {
+        StoreError::new(StoreErrorKind::Misuse, BACKEND, "open", "the configuration cannot work")
+            .with_source(error)
+    })
+}
+
+/// The driver must not send a command twice by itself: a write whose answer is lost is told to whoever made it.
+fn options(config: &RedisConfig) -> Options {
+    Options { max_attempts: Some(1), timeout: Some(config.command_timeout), ..Options::default() }
+}
+
+fn settings(config: &RedisConfig) -> (ConnectionConfig, PerformanceConfig) {
+    let unresponsive = UnresponsiveConfig {
+        max_timeout: Some(config.command_timeout),
+        interval: config.command_timeout / 4,
+    };
+    let connection = ConnectionConfig {
+        connection_timeout: config.connect_timeout,
+        internal_command_timeout: config.connect_timeout,
+        max_command_attempts: 1,
+        max_command_buffer_len: QUEUE,
+        unresponsive,
+        // After a failover the old master is a replica, and only a new connection finds the new one.
+        reconnect_errors: vec![ReconnectError::ReadOnly],
+        reconnect_on_auth_error: true,
+        ..ConnectionConfig::default()
+    };
+    let performance =
+        PerformanceConfig { default_command_timeout: config.command_timeout, ..PerformanceConfig::default() };
+    (connection, performance)
+}
+
+fn place_of(fred: &fred::clients::Client) -> Arc<str> {
+    let config = fred.client_config();
+    let servers: Vec<_> = match &config.server {
+        ServerConfig::Centralized { server } => vec![server.to_string()],
+        ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } => {
+            hosts.iter().map(ToString::to_string).collect()
+        }
+    };
+    let database = config.database.map(|database| format!("/{database}")).unwrap_or_default();
+    format!("{}{database}", servers.join(",")).into()
+}
+
+async fn connect(fred: &fred::clients::Client, place: &str) -> Result<ConnectHandle, StoreError> {
+    fred.init().await.map_err(|error| failed("open", place, Access::Read, error))
+}
+
+/// What the driver says of a URL may repeat it, and with it the password.
+fn bad_url(error: &fred::error::Error) -> StoreError {
+    let message = format!(
+        "the URL is not understood ({:?}); write redis://[user:password@]host[:port][/database], or rediss:// for TLS",
+        error.kind()
+    );
+    StoreError::new(StoreErrorKind::Misuse, BACKEND, "open", message)
+}
+
+/// The outcome, unless it takes too long.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a real server answers in real time, whatever the bot's clock says"
+)]
+async fn in_time<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, work).await.ok()
+}

@@ -1,0 +1,80 @@
+//! What the server answered.
+
+use botmesh_core::Bytes;
+use botmesh_core::error::StoreError;
+use fred::types::Resp3Frame;
+
+use crate::error::{Access, answered, unexpected};
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply(Resp3Frame);
+
+impl Reply {
+    pub(crate) fn new(frame: Resp3Frame) -> Self {
+        Self(frame)
+    }
+
+    pub(crate) fn error(&self) -> Option<&str> {
+        match &self.0 {
+            Resp3Frame::SimpleError { data, .. } => Some(data),
+            Resp3Frame::BlobError { data, .. } => Some(std::str::from_utf8(data).unwrap_or("not a text")),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_unknown_script(&self) -> bool {
+        self.error().is_some_and(|error| error.starts_with("NOSCRIPT"))
+    }
+
+    /// The answer, or the error that it is.
+    pub(crate) fn ok(self, operation: &'static str, place: &str, access: Access) -> Result<Self, StoreError> {
+        match self.error() {
+            Some(error) => Err(answered(operation, place, access, error)),
+            None => Ok(self),
+        }
+    }
+
+    /// A text or a number; `None` for no value.
+    pub(crate) fn bytes(self) -> Result<Option<Bytes>, Unexpected> {
+        match self.0 {
+            Resp3Frame::BlobString { data, .. }
+            | Resp3Frame::SimpleString { data, .. }
+            | Resp3Frame::VerbatimString { data, .. } => Ok(Some(data)),
+            Resp3Frame::Number { data, .. } => Ok(Some(data.to_string().into())),
+            Resp3Frame::Null => Ok(None),
+            _ => Err(Unexpected::new("something else where a text is due")),
+        }
+    }
+
+    /// A list. A map is the list of its keys and values.
+    pub(crate) fn list(self) -> Result<Vec<Reply>, Unexpected> {
+        match self.0 {
+            Resp3Frame::Array { data, .. } => Ok(data.into_iter().map(Reply).collect()),
+            Resp3Frame::Map { data, .. } => {
+                Ok(data.into_iter().flat_map(|(key, value)| [Reply(key), Reply(value)]).collect())
+            }
+            _ => Err(Unexpected::new("something else where a list is due")),
+        }
+    }
+
+    /// A list of texts, none of which is missing.
+    pub(crate) fn texts(self) -> Result<Vec<Bytes>, Unexpected> {
+        let missing = || Unexpected("nothing where a text is due".to_owned());
+        self.list()?.into_iter().map(|reply| reply.bytes()?.ok_or_else(missing)).collect()
+    }
+}
+
+/// The answer has another form than it must have.
+#[derive(Debug)]
+pub(crate) struct Unexpected(String);
+
+impl Unexpected {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
+    pub(crate) fn error(self, operation: &'static str, place: &str, access: Access) -> StoreError {
+        unexpected(operation, place, access, &format!("the server answered {}", self.0))
+    }
+}

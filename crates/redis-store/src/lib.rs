@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+
+mod client;
+mod config;
+mod error;
+mod keys;
+mod kv;
+mod scripts;
+mod store;
+
+pub use config::{Persistence, RedisConfig};
+pub use fred;
+pub use kv::MAX_VALUE;
+pub use store::RedisStore;

@@ -1,0 +1,10 @@
+//! What only this backend has: a server that can be missing, refuse, forget, fill up and die.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod close;
+mod faults;
+mod keys;
+mod opening;
+mod permissions;
+mod restart;
+mod tools;
