@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use crate::watchdog::Watchdog;
 use crate::{Error, Result, failed};
@@ -102,8 +102,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended.
-        drop(self.child.kill());
+        // With those that it started to write its files. Once it is reaped its number may be another's.
+        if let (Ok(None), Ok(pid)) = (self.child.try_wait(), self.pid()) {
+            kill_process_group(pid, Signal::KILL).ok();
+        }
         if let Ok(watchdog) = Watchdog::get() {
             watchdog.forget(self.id());
         }

@@ -24,7 +24,7 @@ while read -r verb pid; do
     pids=$kept
     [ "$verb" = forget ] || pids="$pids $pid"
 done
-[ -z "$pids" ] || kill -9 $pids
+for pid in $pids; do kill -9 "-$pid"; done
 rm -rf "$1"
 "#;
 

@@ -49,3 +49,24 @@ fn servers_and_their_files_are_gone_after_their_process_was_killed() {
         servers.iter().all(|(process, folder)| !Path::new(process).exists() && !Path::new(folder).exists())
     });
 }
+
+#[test]
+fn a_kill_takes_the_processes_that_write_its_files_too() {
+    // In microseconds for each key: the process that writes the snapshot would take minutes.
+    let redis =
+        Redis::start(&Options::new().with_setting("rdb-key-save-delay", "1000000")).expect("it starts");
+    let keys = (0..200).flat_map(|number| [number.to_string(), "value".into()]);
+    let set = std::iter::once("MSET".to_owned()).chain(keys).collect::<Vec<_>>();
+    redis.command(&set).expect("it writes");
+    redis.command(&["BGSAVE"]).expect("it begins");
+    let id = redis.info("process_id").expect("it answers").expect("it tells");
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("it runs");
+    let child = format!("/proc/{}", children.trim());
+    assert!(!children.trim().is_empty() && Path::new(&child).exists(), "{children}");
+    // So that it cannot notice the end of its parent.
+    let stopped =
+        Command::new("kill").args(["-STOP", children.trim()]).status().expect("it can be sent signals");
+    assert!(stopped.success());
+    redis.kill().expect("it is ours");
+    eventually("the writing process is still there", || !Path::new(&child).exists());
+}
