@@ -14,10 +14,30 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_backend_of_another_build_is_named_as_such() {
-    let output = conformance(&["redis"]);
+    let output = conformance(&["postgres"]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
-    assert!(error.contains("backend redis is not part of this build; present: memory"), "{error}");
+    assert!(error.contains("backend postgres is not part of this build; present: memory"), "{error}");
+}
+
+#[test]
+fn a_backend_without_its_server_says_how_to_provide_one() {
+    let program = env!("CARGO_BIN_EXE_conformance");
+    let run =
+        |args: &[&str]| Command::new(program).args(args).env_remove("BOTMESH_REDIS_URL").output().unwrap();
+    let case = "kv::an_empty_batch_is_no_write";
+    let output = run(&["redis", "--suite", case]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("backend redis cannot run here") && error.contains("BOTMESH_REDIS_URL"),
+        "{error}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let output = run(&["--suite", case, "--out", &out]);
+    assert_eq!(output.status.code(), Some(0), "it does not run unless it is named");
+    assert!(!text(&output.stdout).contains("redis"));
 }
 
 #[test]
@@ -42,7 +62,7 @@ fn one_case_is_run_and_written_with_what_was_not_run() {
     let folder = tempfile::tempdir().unwrap();
     let case = "kv::versions_grow_with_each_write";
     let out = folder.path().join("new").display().to_string();
-    let args = ["memory", "--allow-missing", "redis", "--suite", case, "--seed", "5", "--out", &out];
+    let args = ["memory", "--allow-missing", "postgres", "--suite", case, "--seed", "5", "--out", &out];
     let output = conformance(&args);
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
