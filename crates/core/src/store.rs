@@ -190,6 +190,10 @@ pub struct Checkpoint {
     /// How many sends that record has made so far.
     #[serde(default)]
     pub sends: u32,
+    /// The latest place in the order of arrival of a record that it took. A message that was handled before and arrived
+    /// earlier is no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_order: Option<i64>,
     /// Inbox records before that one whose effects it holds as well, and whose acknowledgement the writer did not see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<RecordId>,

@@ -37,6 +37,7 @@ fn checkpoint(step: &str) -> Checkpoint {
         input: None,
         sends: 0,
         begun_with: None,
+        input_order: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,

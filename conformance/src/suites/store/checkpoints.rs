@@ -138,6 +138,7 @@ async fn a_checkpoint_is_exact(context: &mut Context) -> CaseResult {
             expires: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_995)),
             due: (n > 1).then(|| Timestamp::from_millis(9_007_199_254_740_997)),
             begun_with: Some(serde_json::json!({ "a": null })),
+            input_order: Some(-9_007_199_254_740_993),
             earlier: vec!["m/0".into(), "m/é".into()],
             answer: Some(RecordedAnswer {
                 record: Some("m/1".into()),

@@ -80,6 +80,7 @@ pub(crate) fn plain_checkpoint(step: &str) -> Checkpoint {
         input: None,
         sends: 0,
         begun_with: None,
+        input_order: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,

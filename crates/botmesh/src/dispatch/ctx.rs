@@ -47,10 +47,21 @@ struct Inner {
 #[derive(Clone, Copy)]
 pub(crate) struct Arrived {
     pub(crate) received: Timestamp,
+    /// Its place in the order of arrival, with durability.
+    pub(crate) order: Option<i64>,
+    /// Whether it may have been handled before.
+    pub(crate) replay: bool,
     /// Whether it has no attempts left if this one fails.
     pub(crate) last_attempt: bool,
     /// Whether it is an earlier message, in the place of the one that is handled.
     pub(crate) stand_in: bool,
+}
+
+impl Arrived {
+    /// For what the bot does without a message.
+    pub(crate) fn by_itself(now: Timestamp) -> Self {
+        Self { received: now, order: None, replay: false, last_attempt: true, stand_in: false }
+    }
 }
 
 /// A message that a step was left for.
@@ -59,6 +70,7 @@ pub(crate) struct StandIn {
     /// Its media as the inbox keeps it.
     pub(crate) media: Option<JournaledMedia>,
     pub(crate) received: Timestamp,
+    pub(crate) order: Option<i64>,
     pub(crate) record: Option<RecordId>,
     /// Its text as the hooks left it, if they changed it.
     pub(crate) text: Option<String>,
@@ -85,13 +97,14 @@ impl Ctx {
 
     /// An earlier message in the place of this one, under the same turn.
     pub(crate) fn stand_in(&self, earlier: StandIn) -> Self {
-        let StandIn { inbound, media, received, record, text } = earlier;
+        let StandIn { inbound, media, received, order, record, text } = earlier;
         let (world, turn) = (Arc::clone(self.world()), self.scope().turn().clone());
         let base = record.as_ref().map(ToString::to_string);
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn, record, base, true));
         let event = media::rebuilt(&*world.provider, &inbound, media.as_ref());
         let (egress, scheduler) = (Arc::clone(&self.inner.egress), Arc::clone(&self.inner.scheduler));
-        let arrived = Arrived { received, last_attempt: self.is_last_attempt(), stand_in: true };
+        let last_attempt = self.is_last_attempt();
+        let arrived = Arrived { received, order, replay: true, last_attempt, stand_in: true };
         let ctx = Self::new(world, egress, scheduler, scope, event, arrived);
         match text {
             Some(text) => ctx.with_text(text),
@@ -126,6 +139,16 @@ impl Ctx {
     /// When the event arrived.
     pub(crate) fn received(&self) -> Timestamp {
         self.inner.arrived.received
+    }
+
+    /// The message's place in the order of arrival, with durability.
+    pub(crate) fn order(&self) -> Option<i64> {
+        self.inner.arrived.order
+    }
+
+    /// Whether the message may have been handled before.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.inner.arrived.replay
     }
 
     /// Whether the message has no attempts left if this one fails.

@@ -115,7 +115,9 @@ impl Dispatcher {
         let inbound = media::to_run(&*world.provider, work);
         let scheduler = Arc::clone(&self.scheduler);
         let last_attempt = self.is_last_attempt(work);
-        let arrived = Arrived { received: work.received, last_attempt, stand_in: false };
+        let order = work.record.as_ref().map(|stored| stored.record.order);
+        let (received, replay) = (work.received, work.replay);
+        let arrived = Arrived { received, order, replay, last_attempt, stand_in: false };
         let mut ctx = Ctx::new(world, egress, scheduler, Arc::clone(scope), inbound, arrived);
         if let Some(entry) = Entry::of(ctx.inbound()) {
             return entered(&ctx, self.conversations.enter_from_outside(&ctx, entry).await);
@@ -250,7 +252,7 @@ impl Dispatcher {
         let base = format!("t/{}/{id}/live", key.encode());
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn.clone(), None, Some(base), true));
         let inbound = Arc::new(own_event(key.clone(), "botmesh:timeout", &id, Value::Null));
-        let arrived = Arrived { received: world.now(), last_attempt: true, stand_in: false };
+        let arrived = Arrived::by_itself(world.now());
         let (egress, scheduler) = (Arc::clone(&self.egress), Arc::clone(&self.scheduler));
         let ctx = Ctx::new(world, egress, scheduler, Arc::clone(&scope), (inbound, None), arrived);
         let going_on = AssertUnwindSafe(self.conversations.time_out_live(&ctx, overdue)).catch_unwind();

@@ -29,7 +29,7 @@ impl Past {
         let world = Arc::clone(&self.world);
         let scope = Arc::new(TurnScope::new(Arc::clone(&world), turn, None, None, false));
         let inbound = Arc::new(own_event(self.key.clone(), "botmesh:waiting", "", Value::Null));
-        let arrived = Arrived { received: world.now(), last_attempt: true, stand_in: false };
+        let arrived = Arrived::by_itself(world.now());
         let (egress, scheduler) = (Arc::clone(&self.egress), Arc::clone(&self.scheduler));
         Ctx::new(world, egress, scheduler, scope, (inbound, None), arrived)
     }

@@ -267,7 +267,7 @@ impl Egress {
                     return Ok(sent.unwrap_or(Sent { key: send.key, message: None, deduped: false }));
                 }
                 Begun::Known(stored) if is_foreign_part(&stored.record) => send.key = own_key(&send.key),
-                Begun::Known(stored) => match self.diverged_key(open, &send, &stored.record) {
+                Begun::Known(stored) => match self.diverged_key(open, scope, &send, &stored.record) {
                     // Once only: without a fingerprint, nothing diverges.
                     Some(key) => send = Send { key, fingerprint: None, ..send },
                     None => return Box::pin(self.finish(open, scope, stored.record.key, lane)).await,
@@ -423,14 +423,21 @@ impl Egress {
     }
 
     /// The key for content that differs from what was recorded under the send's own key, if the policy is to send it.
-    fn diverged_key(&self, open: &OpenJournal, send: &Send, recorded: &OutboxRecord) -> Option<SendKey> {
+    fn diverged_key(
+        &self,
+        open: &OpenJournal,
+        scope: Option<&TurnScope>,
+        send: &Send,
+        recorded: &OutboxRecord,
+    ) -> Option<SendKey> {
         let (now, before) = (send.fingerprint?, recorded.fingerprint?);
         if now == before {
             return None;
         }
         self.world.metrics.outbox_diverged.increment();
         tracing::warn!(key = %send.key, "a replay sends something else under this key");
-        (open.config.outbox.on_diverged == OnDiverged::Send)
+        let sends = open.config.outbox.on_diverged == OnDiverged::Send;
+        (sends && !scope.is_some_and(TurnScope::is_past))
             .then(|| SendKey::from(format!("{}~{now:016x}", send.key)))
     }
 }

@@ -31,6 +31,7 @@ pub(crate) struct TurnScope {
     journal_failed: AtomicBool,
     lease_lost: AtomicBool,
     sent_anew: AtomicBool,
+    past: AtomicBool,
     /// The record's version, if it has one, and how often the lease had lapsed when this process was sure to own it.
     version: Option<Version>,
     lapses: AtomicU64,
@@ -81,6 +82,7 @@ impl TurnScope {
             journal_failed: AtomicBool::new(false),
             lease_lost: AtomicBool::new(false),
             sent_anew: AtomicBool::new(false),
+            past: AtomicBool::new(false),
             version: None,
             lapses: AtomicU64::new(0),
             waited: AtomicU64::new(0),
@@ -148,6 +150,11 @@ impl TurnScope {
         Some(SendKey::from(format!("{base}:{n}")))
     }
 
+    /// The key of the first send of the turn's message.
+    pub(crate) fn first_key(&self) -> Option<SendKey> {
+        self.key_base.as_ref().map(|base| SendKey::from(format!("{base}:0")))
+    }
+
     /// The key of the turn's send of this name. No name gives a key of [`next_key`](Self::next_key).
     pub(crate) fn named_key(&self, name: &str) -> Option<SendKey> {
         let base = self.key_position()?.base;
@@ -204,6 +211,16 @@ impl TurnScope {
     /// Something was refused because the lease or the turn is lost: the attempt does not count.
     pub(crate) fn note_lease_lost(&self) {
         self.lease_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// The turn's message was handled before, and a later one since: what it sent then stands, though it may send something
+    /// else now.
+    pub(crate) fn note_past(&self) {
+        self.past.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_past(&self) -> bool {
+        self.past.load(Ordering::Relaxed)
     }
 
     /// Something was sent that an earlier run had not sent.

@@ -181,8 +181,14 @@ impl Conversations {
     /// Begins a flow that a handler entered, in place of the one that may be going on.
     pub(crate) async fn enter(&self, ctx: &Ctx, entry: Entry) -> Result<Option<EndedConversation>, Stopped> {
         let key = ctx.conversation();
-        drop(self.live.take(&key));
         let rows = self.load(&key).await?;
+        let message = self.message(ctx, &rows).await?;
+        let mut ongoing = [&rows.local, &rows.shared].into_iter().flatten();
+        if ongoing.any(|row| row.phase != CheckpointPhase::Ended && message.is_past(row)) {
+            // What it began is over, and another conversation goes on.
+            return Ok(None);
+        }
+        drop(self.live.take(&key));
         let earlier = self.unacknowledged(ctx, &rows).await?;
         let mut stored = Stored { vacancy: rows.vacancy(), earlier, ..Stored::default() };
         self.begin(ctx, entry, &mut stored).await
@@ -220,7 +226,7 @@ impl Conversations {
     ) -> Result<Option<EndedConversation>, Stopped> {
         let rows = self.load(&ctx.conversation()).await?;
         let own = [&rows.local, &rows.shared].into_iter().flatten().any(|row| is_own(ctx, row));
-        let resumed = match self.decide(ctx, &rows) {
+        let resumed = match self.decide(ctx, &rows).await? {
             Decision::Done => Resumed::Consumed(self.done(ctx, &rows)),
             Decision::GoOn(feed @ (Feed::Answer | Feed::Again)) if own => self.go_on(ctx, rows, feed).await?,
             _ => return self.enter(ctx, entry).await,
@@ -231,10 +237,30 @@ impl Conversations {
         }
     }
 
-    pub(super) fn decide(&self, ctx: &Ctx, rows: &Rows) -> Decision {
+    pub(super) async fn decide(&self, ctx: &Ctx, rows: &Rows) -> Result<Decision, StoreError> {
+        let message = self.message(ctx, rows).await?;
         let (turn, key) = (ctx.scope().turn(), ctx.conversation());
-        let found = self.found(rows, turn, &key, ctx.world().now());
-        decide(&found, &Message { record: ctx.record(), received: ctx.received() })
+        // What came in time is in time, however late it is handled.
+        let found = self.found(rows, turn, &key, ctx.received());
+        Ok(decide(&found, &message))
+    }
+
+    /// What is known of the message. That an earlier run of it came to something shows in the outbox.
+    async fn message<'a>(&self, ctx: &'a Ctx, rows: &Rows) -> Result<Message<'a>, StoreError> {
+        let taken = [&rows.local, &rows.shared].into_iter().flatten().filter_map(|row| row.input_order).max();
+        let overtaken =
+            ctx.order().filter(|order| ctx.is_replay() && taken.is_some_and(|taken| *order < taken));
+        let handled_order = match (overtaken, ctx.scope().first_key(), &ctx.world().journal) {
+            (Some(order), Some(first), Some(open)) => {
+                let handled = open.journal.outbox().get(&first).await?.is_some();
+                if handled {
+                    ctx.scope().note_past();
+                }
+                handled.then_some(order)
+            }
+            _ => None,
+        };
+        Ok(Message { record: ctx.record(), received: ctx.received(), handled_order })
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&Arc<dyn AnyFlow>, Stopped> {

@@ -29,7 +29,7 @@ impl Conversations {
             return Ok(Resumed::Free);
         }
         let rows = self.load(&ctx.conversation()).await?;
-        match self.decide(ctx, &rows) {
+        match self.decide(ctx, &rows).await? {
             Decision::Route => Ok(Resumed::Free),
             Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
             Decision::Overdue => Ok(Resumed::Overdue),
@@ -60,10 +60,15 @@ impl Conversations {
         // Else the two would be polled with all that is between them on the stack.
         let outcome = scope.drive(pin!(Box::pin(going_on))).await;
         ctx.scope().take_over(&scope);
-        let Resumed::Consumed(_) = outcome? else { return Ok(Resumed::Free) };
+        match outcome {
+            Ok(Resumed::Consumed(_)) => {}
+            // The conversation is over, for an earlier message: this one is handled as any other.
+            Err(stopped @ Stopped::Over(..)) => stopped.tell(ctx),
+            outcome => return outcome.map(|_| Resumed::Free),
+        }
         let answers = feeds || !scope.sent_anew();
         let rows = self.load(&ctx.conversation()).await?;
-        match self.decide(ctx, &rows) {
+        match self.decide(ctx, &rows).await? {
             Decision::GoOn(feed) if answers => self.go_on(ctx, rows, feed).await,
             Decision::GoOn(_) => Ok(Resumed::Consumed(None)),
             Decision::Done => Ok(Resumed::Consumed(self.done(ctx, &rows))),
@@ -76,7 +81,7 @@ impl Conversations {
     /// The row at which the conversation stands.
     pub(super) fn row<'a>(&self, ctx: &Ctx, rows: &'a Rows) -> Option<(Place, &'a Checkpoint)> {
         let (turn, key) = (ctx.scope().turn(), ctx.conversation());
-        match self.found(rows, turn, &key, ctx.world().now()).standing() {
+        match self.found(rows, turn, &key, ctx.received()).standing() {
             Standing::Local(_) => rows.local.as_ref().map(|row| (Place::Local, row)),
             Standing::Shared(_) => rows.shared.as_ref().map(|row| (Place::Shared, row)),
             Standing::Nowhere | Standing::Interrupted(..) => None,
@@ -95,6 +100,7 @@ impl Conversations {
                 inbound: record.inbound,
                 media: record.media,
                 received: record.received,
+                order: Some(record.order),
                 record: Some(record.id),
                 text,
             })));
@@ -104,7 +110,7 @@ impl Conversations {
             return Ok(None);
         };
         let received = answer.received;
-        Ok(Some(ctx.stand_in(StandIn { inbound, media: None, received, record: None, text })))
+        Ok(Some(ctx.stand_in(StandIn { inbound, media: None, received, order: None, record: None, text })))
     }
 
     /// What the hooks before a message made of this one, if a step was given it before; then they do not run again. Nor do
@@ -114,7 +120,7 @@ impl Conversations {
             return Ok(None);
         }
         let rows = self.load(&ctx.conversation()).await?;
-        if self.decide(ctx, &rows) == Decision::Done {
+        if self.decide(ctx, &rows).await? == Decision::Done {
             return Ok(Some(None));
         }
         let answer = rows.shared.and_then(|row| row.answer);
@@ -268,6 +274,7 @@ impl Conversations {
             state: row.state.clone(),
             begun_with: row.begun_with.clone(),
             input: row.input.clone().map(|record| (record, row.sends)),
+            order: row.input_order,
             earlier,
         }
     }

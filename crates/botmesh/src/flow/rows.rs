@@ -96,6 +96,8 @@ pub(super) struct Stored {
     pub(super) begun_with: Option<Value>,
     /// The record whose effects are stored, and how many sends it had made.
     pub(super) input: Option<(RecordId, u32)>,
+    /// The latest place in the order of arrival of a record whose effects are stored.
+    pub(super) order: Option<i64>,
     /// Records before it whose effects are stored, and that may not be acknowledged.
     pub(super) earlier: Vec<RecordId>,
 }

@@ -210,6 +210,7 @@ impl<'a> Saver<'a> {
             begun_with,
             input,
             sends: sends.unwrap_or_default(),
+            input_order: stored.order.max(self.ctx.order().filter(|_| mark.own)),
             earlier: if place == Place::Shared { stored.earlier.clone() } else { Vec::new() },
             answer: mark.answer.clone(),
             midway: wait.midway.clone(),

@@ -12,6 +12,7 @@ pub(crate) struct Found<'a> {
     pub(crate) session: &'a SessionId,
     /// Who had the chat's turn before; `None` if nobody knows.
     pub(crate) previous: Option<&'a SessionId>,
+    /// When that is, or when the message arrived that the turn is for.
     pub(crate) now: Timestamp,
     /// What this process noted for itself.
     pub(crate) local: Option<&'a Checkpoint>,
@@ -29,6 +30,15 @@ pub(crate) struct Message<'a> {
     pub(crate) record: Option<&'a RecordId>,
     /// When it arrived.
     pub(crate) received: Timestamp,
+    /// Its place in the order of arrival, if it may have been handled before.
+    pub(crate) handled_order: Option<i64>,
+}
+
+impl Message<'_> {
+    /// Whether it was handled before a later message came to this conversation, or began it.
+    pub(crate) fn is_past(&self, row: &Checkpoint) -> bool {
+        self.handled_order.zip(row.input_order).is_some_and(|(handled, taken)| handled < taken)
+    }
 }
 
 /// Where a conversation stands.
@@ -133,6 +143,11 @@ pub(crate) fn decide(found: &Found<'_>, message: &Message<'_>) -> Decision {
     }
     let row = match found.standing() {
         Standing::Nowhere => return Decision::Route,
+        Standing::Interrupted(row, _) | Standing::Local(row) | Standing::Shared(row)
+            if message.is_past(row) =>
+        {
+            return Decision::Route;
+        }
         Standing::Interrupted(_, reason) => return Decision::Fallback(reason),
         Standing::Local(row) | Standing::Shared(row) => row,
     };

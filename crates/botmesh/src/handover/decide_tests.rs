@@ -21,6 +21,7 @@ fn row(writer: &str) -> Checkpoint {
         begun_with: None,
         input: Some("m/1".into()),
         sends: 1,
+        input_order: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,
@@ -229,6 +230,21 @@ fn of_answers() -> Vec<Row> {
         },
         when("a conversation that is over gets no message", ended(OTHER), Route),
         when(
+            "a message that was handled before, and that a later one overtook, is no answer",
+            Checkpoint { input_order: Some(6), ..row(OTHER) },
+            Route,
+        ),
+        when(
+            "nor does it concern a conversation that began later elsewhere",
+            Checkpoint { input_order: Some(6), ..stub(OTHER) },
+            Route,
+        ),
+        when(
+            "one that comes again in its place is an answer",
+            Checkpoint { input_order: Some(4), ..row(OTHER) },
+            GoOn(Feed::Answer),
+        ),
+        when(
             "what came in time is an answer, however late it is handled",
             until(OTHER, 50_001),
             GoOn(Feed::Answer),
@@ -241,7 +257,7 @@ fn of_answers() -> Vec<Row> {
 fn every_rule_of_a_hand_over() {
     let rows: Vec<Row> =
         [of_persistent_flows(), of_other_flows(), of_answers()].into_iter().flatten().collect();
-    assert_eq!(rows.len(), 32);
+    assert_eq!(rows.len(), 35);
     for Row { says, local, shared, live, previous, record, comes_to } in rows {
         let (own, previous) = (SessionId::from(OWN), previous.map(SessionId::from));
         let found = Found {
@@ -255,7 +271,11 @@ fn every_rule_of_a_hand_over() {
             changed: shared.as_ref().is_some_and(|row| row.fingerprint != HERE),
         };
         let record = record.map(RecordId::from);
-        let message = Message { record: record.as_ref(), received: Timestamp::from_millis(50_000) };
+        let message = Message {
+            record: record.as_ref(),
+            received: Timestamp::from_millis(50_000),
+            handled_order: Some(5),
+        };
         assert_eq!(decide(&found, &message), comes_to, "{says}");
     }
 }
@@ -274,6 +294,6 @@ fn a_bot_that_is_alone_trusts_its_memory() {
         live: Some(Revision(7)),
         changed: false,
     };
-    let message = Message { record: None, received: NOW };
+    let message = Message { record: None, received: NOW, handled_order: None };
     assert_eq!(decide(&found, &message), Decision::GoOn(Feed::Live));
 }

@@ -49,9 +49,8 @@ struct Run {
     counts: BTreeMap<&'static str, u32>,
     /// Replicas that are to crash at some point.
     armed: [bool; REPLICAS],
-    /// What went wrong on purpose.
-    troubles: u32,
-    deploys: u32,
+    /// Replicas that stood still since they started.
+    frozen: [bool; REPLICAS],
 }
 
 /// Runs a seed to its end, and says what is wrong with it.
@@ -64,6 +63,7 @@ pub(crate) async fn run(seed: u64) -> Result<(), String> {
         }),
     );
     let durability = Durability::default()
+        .with_poll(Duration::from_secs(5))
         .with_inbox(InboxConfig { lease: LEASE, max_attempts: 50, ..InboxConfig::default() })
         .with_outbox(OutboxConfig { lease: LEASE, retries: 50, ..OutboxConfig::default() });
     let bot = TestBot::replicas(REPLICAS)
@@ -75,7 +75,7 @@ pub(crate) async fn run(seed: u64) -> Result<(), String> {
     let dice = Dice(SeededEntropy::new(seed ^ 0x5157));
     let (said, counts) = Default::default();
     let mut run =
-        Run { bot, dice, slowness, said, counts, armed: [false; REPLICAS], troubles: 0, deploys: 0 };
+        Run { bot, dice, slowness, said, counts, armed: [false; REPLICAS], frozen: [false; REPLICAS] };
     for _ in 0..ROUNDS {
         run.step().await;
     }
@@ -129,7 +129,6 @@ impl Run {
     fn crash(&mut self) {
         let replica = self.bot.replica(self.one());
         if replica.is_running() {
-            self.troubles += 1;
             replica.crash();
         }
     }
@@ -141,7 +140,6 @@ impl Run {
         if !replica.is_running() || self.armed[number - 1] {
             return;
         }
-        self.troubles += 1;
         match self.dice.below(4) {
             0 => replica.store().crash_before_write(1 + self.dice.below(3)),
             1 => replica.store().crash_after_write(1 + self.dice.below(3)),
@@ -164,9 +162,10 @@ impl Run {
     }
 
     async fn freeze(&mut self) {
-        let replica = self.bot.replica(self.one());
+        let number = self.one();
+        let replica = self.bot.replica(number);
         if replica.is_running() {
-            self.troubles += 1;
+            self.frozen[number - 1] = true;
             replica.freeze();
         } else {
             replica.thaw().await;
@@ -175,23 +174,24 @@ impl Run {
 
     async fn restart(&mut self) {
         let number = self.one();
-        self.make_sure_of(number).await;
+        self.make_sure_of(number);
         self.bot.replica(number).restart().await;
     }
 
     async fn deploy(&mut self) {
         let number = self.one();
-        self.make_sure_of(number).await;
-        self.deploys += 1;
+        self.make_sure_of(number);
         let version = self.dice.pick(&[1, 2]);
         self.bot.replica(number).deploy(shop(version, self.slowness.clone())).await;
     }
 
-    /// A replica that has not come to the point where it was to crash crashes now.
-    async fn make_sure_of(&mut self, number: usize) {
+    /// A replica that has not come to the point where it was to crash crashes now. So does one that stood still, because it
+    /// may be about to end by itself.
+    fn make_sure_of(&mut self, number: usize) {
         let replica = self.bot.replica(number);
-        replica.thaw().await;
-        if std::mem::take(&mut self.armed[number - 1]) && replica.is_running() {
+        let doomed =
+            std::mem::take(&mut self.armed[number - 1]) | std::mem::take(&mut self.frozen[number - 1]);
+        if doomed && !replica.has_crashed() {
             replica.crash();
         }
     }
@@ -199,7 +199,7 @@ impl Run {
     /// Nothing goes wrong any more, and everything that is left is done.
     async fn come_to_rest(&mut self) {
         for number in 1..=REPLICAS {
-            self.make_sure_of(number).await;
+            self.make_sure_of(number);
             self.bot.replica(number).restart().await;
         }
         self.bot.advance(Duration::from_secs(1200)).await;

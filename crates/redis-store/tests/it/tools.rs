@@ -85,6 +85,7 @@ pub(crate) fn checkpoint(due: i64) -> Checkpoint {
         input: None,
         sends: 0,
         begun_with: None,
+        input_order: None,
         earlier: Vec::new(),
         answer: None,
         midway: None,
