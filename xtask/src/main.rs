@@ -4,6 +4,7 @@ mod bench;
 mod conformance;
 mod deny;
 mod shell;
+mod simulate;
 mod test;
 mod tidy;
 mod workspace;
@@ -25,6 +26,7 @@ struct Cli {
 enum Command {
     Test(test::Args),
     Conformance(conformance::Args),
+    Simulate(simulate::Args),
     Bench(bench::Args),
     Tidy(tidy::Args),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let outcome = Workspace::load().and_then(|workspace| match cli.command {
         Command::Test(args) => test::run(&workspace, &args),
         Command::Conformance(args) => conformance::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
+        Command::Simulate(args) => simulate::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Command::Tidy(_) => tidy::check(&workspace).map(|()| ExitCode::SUCCESS),
     });
