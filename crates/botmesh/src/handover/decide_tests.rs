@@ -119,7 +119,7 @@ fn of_persistent_flows() -> Vec<Row> {
         },
         Row {
             local: None,
-            live: false,
+            live: true,
             ..when(
                 "a replica drops what it has in memory when another one went on: it reads the checkpoint",
                 Checkpoint { revision: Revision(9), ..row(OTHER) },
@@ -146,6 +146,16 @@ fn of_other_flows() -> Vec<Row> {
             Some(BEFORE),
             GoOn(Feed::Live),
         ),
+        at_home(
+            "also if it had the chat since, under its new session",
+            row(BEFORE),
+            Some(OWN),
+            GoOn(Feed::Live),
+        ),
+        Row {
+            shared: Some(ended(OWN)),
+            ..at_home("what is over in the store does not speak for its memory", row(OWN), Some(OTHER), Route)
+        },
         at_home("if it is forgotten who had the chat, what is in memory may be old", row(OWN), None, Route),
         when("a forwarded flow goes on", forwarded(OTHER, 100_001), GoOn(Feed::Answer)),
         when("it expires", forwarded(OTHER, 100_000), Route),
@@ -185,6 +195,16 @@ fn of_other_flows() -> Vec<Row> {
         Row {
             shared: Some(stub(OWN)),
             ..at_home("also where it is forgotten who had the chat", row(OWN), None, GoOn(Feed::Live))
+        },
+        Row {
+            shared: Some(row(OWN)),
+            live: false,
+            ..at_home(
+                "what is over in memory does not hide what goes on in the store",
+                ended(OWN),
+                Some(OWN),
+                GoOn(Feed::Answer),
+            )
         },
         Row {
             shared: Some(stub(OTHER)),
@@ -257,7 +277,7 @@ fn of_answers() -> Vec<Row> {
 fn every_rule_of_a_hand_over() {
     let rows: Vec<Row> =
         [of_persistent_flows(), of_other_flows(), of_answers()].into_iter().flatten().collect();
-    assert_eq!(rows.len(), 35);
+    assert_eq!(rows.len(), 38);
     for Row { says, local, shared, live, previous, record, comes_to } in rows {
         let (own, previous) = (SessionId::from(OWN), previous.map(SessionId::from));
         let found = Found {

@@ -4,7 +4,7 @@ use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::{InboxState, WritePoint};
 use botmesh::core::store::CheckpointPhase;
 use botmesh::prelude::*;
-use botmesh::{Fallback, HandoverConfig};
+use botmesh::{BotBuilder, Fallback, HandoverConfig};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -119,6 +119,36 @@ async fn an_answer_that_comes_again_after_its_flow_timed_out_is_not_routed() {
     a.dies().await;
     fleet.pass(3 * MINUTE).await;
     assert_eq!(b.said(), ["Too late."]);
+}
+
+#[tokio::test]
+async fn a_message_that_ended_a_conversation_in_memory_begins_nothing_though_others_had_the_chat_since() {
+    let gate = Arc::new(Notify::new());
+    let build = |bot: BotBuilder| {
+        let gate = Arc::clone(&gate);
+        with(signup())(bot).after_message(move |c: Ctx| {
+            let gate = Arc::clone(&gate);
+            async move {
+                if c.text() == "30" {
+                    gate.notified().await;
+                }
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(build);
+    a.hears("1", "sign up").await;
+    a.hears("2", "Ana").await;
+    // The flow is over, and its turn is lost before its last message is acknowledged.
+    a.is_stuck_at("3", "30", 1).await;
+    a.coordinator.lose();
+    assert_eq!(b.hears("4", "?").await, ["What?"]);
+    gate.notify_one();
+    fleet.pass(MINUTE).await;
+    gate.notify_one();
+    a.life.settled().await;
+    assert_eq!(state(&a, "3").await, InboxState::Done);
+    assert_eq!(a.said(), ["What is your name?", "How old are you, Ana?", "Done, Ana."]);
 }
 
 /// Whether a replica told that this conversation's turn was lost for this reason.

@@ -142,6 +142,17 @@ async fn an_answer_that_is_too_large_is_not_kept_without_durability() {
     assert_eq!(b.hears("3", "30").await, expected, "with durability, the inbox has it");
 }
 
+#[tokio::test]
+async fn a_checkpoint_points_at_an_answer_in_the_inbox_and_embeds_one_that_is_nowhere_else() {
+    for durable in [true, false] {
+        let mut fleet = Fleet::new(HandoverConfig::default()).with_durability(durable);
+        let runs = Arc::default();
+        let _left = cut_short(&mut fleet, Left::Crash, |bot| with(slow(&runs))(bot)).await;
+        let answer = fleet.row().and_then(|row| row.answer).expect("the answer is recorded");
+        assert_eq!((answer.record.is_some(), answer.inbound.is_some()), (durable, !durable));
+    }
+}
+
 /// Hears what a note says, and remembers which messages it heard.
 fn listening(bot: BotBuilder, heard: &Arc<Mutex<Vec<String>>>) -> BotBuilder {
     let heard = Arc::clone(heard);
