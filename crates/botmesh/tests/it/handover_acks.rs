@@ -272,3 +272,29 @@ async fn a_stub_is_not_cleared_by_a_replica_whose_turn_is_lost() {
     assert!(said.len() == 1 && said[0].starts_with("Sorry"), "{said:?}");
     assert_eq!(b.hears("4", "?").await, ["What?"]);
 }
+
+#[tokio::test]
+async fn a_reply_does_not_overtake_what_a_dead_replica_was_sending() {
+    let twice = |bot: BotBuilder| {
+        bot.when("hi", |c: Ctx| async move {
+            c.reply("one").await?;
+            c.reply("two").await?;
+            Ok::<_, botmesh::Error>(())
+        })
+        .otherwise(|c: Ctx| async move { c.reply(c.text().to_owned()).await })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(twice);
+    a.life.journal.crash_before(WritePoint::InboxFinish);
+    a.takes(Inbound::text("1", "ana", "hi")).await;
+    a.life.until("the crash", || a.life.journal.crashed()).await;
+    a.dies().await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    b.takes(Inbound::text("2", "ana", "three")).await;
+    b.takes(Inbound::text("3", "ana", "four")).await;
+    fleet.pass(Duration::from_secs(1)).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    // Nobody knows what became of the last one until the dead replica's lease has run out.
+    fleet.pass(10 * MINUTE).await;
+    assert_eq!(fleet.said(), ["one", "two", "three", "four"]);
+}
