@@ -8,18 +8,19 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::machine::{DEFAULT_MAX_IDLE_KEYS, Effect, Machine, Micros, Standing, TicketId};
+use super::machine::{Effect, Limits, Machine, Micros, Opening, Standing, TicketId};
 use super::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
 use crate::entropy::{Entropy, random_hex};
 use crate::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason};
 use crate::id::SessionId;
-use crate::time::Clock;
+use crate::time::{Clock, Timestamp};
 
 /// Where the coordinators of one process meet: the [`machine`](super::machine) behind a mutex.
 ///
 /// For a bot of one process, and for tests of several replicas in one process. Clones are the same hub. It starts no
 /// task: a session needs no heartbeat and lives until its coordinator is closed, [crashes](MemoryCoordinator::crash), or
-/// is dropped with all its tickets and turns. Idle keys beyond [`DEFAULT_MAX_IDLE_KEYS`] are forgotten.
+/// is dropped with all its tickets and turns. Idle keys beyond
+/// [`DEFAULT_MAX_IDLE_KEYS`](super::machine::DEFAULT_MAX_IDLE_KEYS) are forgotten; any number of tickets may wait.
 #[derive(Clone)]
 pub struct MemoryHub {
     shared: Arc<Shared>,
@@ -36,6 +37,10 @@ struct State {
     waiters: HashMap<TicketId, oneshot::Sender<Grant>>,
     sessions: u64,
     floor: Fence,
+    /// What tests set the clock by, in milliseconds.
+    jump: i64,
+    /// Cancelled when the data is lost.
+    epoch: CancellationToken,
 }
 
 /// What a waiting ticket is told.
@@ -47,11 +52,13 @@ impl MemoryHub {
     /// An empty hub. The clock only makes fences follow time; nothing expires by it.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let state = State {
-            machine: Machine::new(DEFAULT_MAX_IDLE_KEYS),
+            machine: Machine::new(Limits { max_waiters: usize::MAX, ..Limits::default() }),
             effects: Vec::new(),
             waiters: HashMap::new(),
             sessions: 0,
             floor: Fence(0),
+            jump: 0,
+            epoch: CancellationToken::new(),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
@@ -59,8 +66,24 @@ impl MemoryHub {
     /// Remembers the previous holder of at most `limit` keys that nobody holds, forgetting the least recently used.
     #[must_use]
     pub fn with_max_idle_keys(self, limit: usize) -> Self {
-        self.shared.step(|state, _| state.machine.set_max_idle_keys(limit));
+        self.set_limits(|limits| limits.max_idle_keys = limit);
         self
+    }
+
+    /// Lets at most `limit` tickets wait for one key; [`enter`](Coordinator::enter) then fails with
+    /// [`Overloaded`](CoordinationUnavailableReason::Overloaded). Default: any number.
+    #[must_use]
+    pub fn with_max_waiters(self, limit: usize) -> Self {
+        self.set_limits(|limits| limits.max_waiters = limit);
+        self
+    }
+
+    fn set_limits(&self, change: impl FnOnce(&mut Limits)) {
+        self.shared.step(|state, _| {
+            let mut limits = state.machine.limits();
+            change(&mut limits);
+            state.machine.set_limits(limits);
+        });
     }
 
     /// Gives out only fences above `floor`: the largest one that the bot's store has seen, so that a clock that stepped
@@ -71,11 +94,31 @@ impl MemoryHub {
         self
     }
 
+    /// Loses all data, as a server does that is started empty: every turn is lost
+    /// ([`LeaseLostReason::DataLoss`]), every ticket is worth nothing, and every replica goes on under a new session.
+    /// Fences go on growing. For tests.
+    pub fn flush(&self) {
+        let waiters = self.shared.step(|state, _| {
+            state.floor = state.floor.max(state.machine.snapshot().last);
+            state.machine.flush();
+            // First of all, so that no check succeeds once somebody else is granted.
+            std::mem::replace(&mut state.epoch, CancellationToken::new()).cancel();
+            std::mem::take(&mut state.waiters)
+        });
+        drop(waiters);
+    }
+
+    /// Sets the hub's clock forward or, if negative, back. For tests.
+    pub fn clock_jump(&self, millis: i64) {
+        self.shared.step(|state, _| state.jump = state.jump.saturating_add(millis));
+    }
+
     /// A new coordinator, with a session of its own.
     pub fn coordinator(&self, entropy: &dyn Entropy) -> MemoryCoordinator {
         let incarnation = random_hex(entropy);
         let session = Session::open(&self.shared, &incarnation);
-        let replica = Replica { incarnation, session: Mutex::new(Arc::new(session)) };
+        let session = Mutex::new(Arc::new(session));
+        let replica = Replica { incarnation, session, partitioned: AtomicBool::new(false) };
         MemoryCoordinator { replica: Arc::new(replica) }
     }
 }
@@ -91,7 +134,8 @@ impl Shared {
     fn step<T>(&self, operation: impl FnOnce(&mut State, Micros) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that time does not step back between two steps.
-        let now = Micros::from(self.clock.now());
+        let now = self.clock.now().as_millis().saturating_add(state.jump);
+        let now = Micros::from(Timestamp::from_millis(now));
         let reply = operation(&mut state, now);
         let grants = state.grants(now);
         drop(state);
@@ -127,6 +171,8 @@ impl State {
 const ALIVE: u8 = 0;
 const CLOSED: u8 = 1;
 const CRASHED: u8 = 2;
+const STALLED: u8 = 3;
+const PARTITIONED: u8 = 4;
 
 /// What a coordinator, its tickets and its turns share.
 struct Session {
@@ -134,27 +180,33 @@ struct Session {
     id: SessionId,
     last_seq: AtomicU64,
     end: AtomicU8,
+    /// Cancelled with its epoch, too.
     ended: CancellationToken,
+    epoch: CancellationToken,
 }
 
 impl Session {
     fn open(hub: &Arc<Shared>, incarnation: &str) -> Self {
-        let id = hub.step(|state, now| {
+        let (id, epoch) = hub.step(|state, now| {
             let id = SessionId::from(format!("{incarnation}.{}", state.sessions));
             state.sessions += 1;
-            let _ = state.machine.open(&id, None, state.floor, now);
-            id
+            let _ = state.machine.open(&id, Opening { floor: state.floor, ..Opening::default() }, now);
+            (id, state.epoch.clone())
         });
         let (last_seq, end) = (AtomicU64::new(0), AtomicU8::new(ALIVE));
-        Self { hub: Arc::clone(hub), id, last_seq, end, ended: CancellationToken::new() }
+        Self { hub: Arc::clone(hub), id, last_seq, end, ended: epoch.child_token(), epoch }
     }
 
     fn check(&self) -> Result<(), LeaseLost> {
-        match self.end.load(Ordering::SeqCst) {
-            ALIVE => Ok(()),
-            CLOSED => Err(LeaseLost { reason: LeaseLostReason::Released }),
-            _ => Err(LeaseLost { reason: LeaseLostReason::Expired }),
-        }
+        let reason = match self.end.load(Ordering::SeqCst) {
+            ALIVE if self.epoch.is_cancelled() => LeaseLostReason::DataLoss,
+            ALIVE => return Ok(()),
+            CLOSED => LeaseLostReason::Released,
+            STALLED => LeaseLostReason::Stalled,
+            PARTITIONED => LeaseLostReason::CoordinatorLost,
+            _ => LeaseLostReason::Expired,
+        };
+        Err(LeaseLost { reason })
     }
 
     fn die(&self, end: u8) {
@@ -186,6 +238,7 @@ pub struct MemoryCoordinator {
 struct Replica {
     incarnation: String,
     session: Mutex<Arc<Session>>,
+    partitioned: AtomicBool,
 }
 
 impl MemoryCoordinator {
@@ -195,10 +248,32 @@ impl MemoryCoordinator {
         self.current().die(CRASHED);
     }
 
-    /// Loses everything as a replica does that stood still for longer than its lease: its turns are lost
+    /// Loses everything as a replica does whose lease ran out while it worked: its turns are lost
     /// ([`LeaseLostReason::Expired`]), its tickets are worth nothing, and others go on. Then it goes on itself, under a new
     /// session. A coordinator that is closed or crashed stays so.
     pub fn lose(&self) {
+        self.begin_again(CRASHED);
+    }
+
+    /// Like [`lose`](Self::lose), for a replica that stood still for longer than its lease
+    /// ([`LeaseLostReason::Stalled`]).
+    pub fn stall(&self) {
+        self.begin_again(STALLED);
+    }
+
+    /// Cuts the replica off the hub until it [heals](Self::heal), for longer than its lease: its turns are lost
+    /// ([`LeaseLostReason::CoordinatorLost`]), its tickets are worth nothing, others go on, and its calls fail.
+    pub fn partition(&self) {
+        self.replica.partitioned.store(true, Ordering::SeqCst);
+        self.begin_again(PARTITIONED);
+    }
+
+    /// Ends a [`partition`](Self::partition): the replica goes on under a new session.
+    pub fn heal(&self) {
+        self.replica.partitioned.store(false, Ordering::SeqCst);
+    }
+
+    fn begin_again(&self, end: u8) {
         let lost = {
             let mut current = self.replica.session.lock().unwrap_or_else(PoisonError::into_inner);
             if current.check().is_err() {
@@ -207,11 +282,16 @@ impl MemoryCoordinator {
             let next = Arc::new(Session::open(&current.hub, &self.replica.incarnation));
             std::mem::replace(&mut *current, next)
         };
-        lost.die(CRASHED);
+        lost.die(end);
     }
 
+    /// The session, a new one if the hub lost its data since.
     fn current(&self) -> Arc<Session> {
-        Arc::clone(&self.replica.session.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut current = self.replica.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.check() == Err(LeaseLost { reason: LeaseLostReason::DataLoss }) {
+            *current = Arc::new(Session::open(&current.hub, &self.replica.incarnation));
+        }
+        Arc::clone(&current)
     }
 }
 
@@ -232,20 +312,29 @@ impl Coordinator for MemoryCoordinator {
     }
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
+        if self.replica.partitioned.load(Ordering::SeqCst) {
+            return Err(down("the hub cannot be reached"));
+        }
         let session = self.current();
         let seq = session.last_seq.fetch_add(1, Ordering::Relaxed);
         let ticket = TicketId { session: session.id.clone(), seq };
         let entered =
             session.hub.step(|state, now| match state.machine.enter(key, &ticket, now, &mut state.effects) {
-                Standing::Granted { fence, previous } => Some((fence, Place::Head(Grant { previous }))),
+                Standing::Granted { fence, previous } => Ok((fence, Place::Head(Grant { previous }))),
                 Standing::Waiting { fence, .. } => {
                     let (waiter, waiting) = oneshot::channel();
                     state.waiters.insert(ticket.clone(), waiter);
-                    Some((fence, Place::Waiting(waiting)))
+                    Ok((fence, Place::Waiting(waiting)))
                 }
-                Standing::Busy { .. } | Standing::Unknown | Standing::Dead => None,
+                Standing::Overloaded => Err(CoordinationUnavailable {
+                    reason: CoordinationUnavailableReason::Overloaded,
+                    source: Some("as many tickets as may wait for the key do".into()),
+                }),
+                Standing::Busy { .. } | Standing::Unknown | Standing::Dead => {
+                    Err(down("the coordinator is closed"))
+                }
             });
-        let Some((fence, place)) = entered else { return Err(down("the coordinator is closed")) };
+        let (fence, place) = entered?;
         let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
     }

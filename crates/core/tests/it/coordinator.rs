@@ -396,3 +396,80 @@ fn one_holder_at_a_time_whatever_the_threads_do() {
         assert!(fences.into_inner().unwrap().is_sorted_by(|a, b| a < b));
     }
 }
+
+#[test]
+fn a_replica_that_stood_still_or_was_cut_off_has_lost_its_turns_and_goes_on() {
+    type Fault = fn(&MemoryCoordinator);
+    let faults: [(Fault, LeaseLostReason); 2] = [
+        (|replica| replica.stall(), LeaseLostReason::Stalled),
+        (
+            |replica| {
+                replica.partition();
+                let refused = ready(replica.enter("anna")).unwrap_err();
+                assert_eq!(refused.reason, CoordinationUnavailableReason::Down);
+                replica.heal();
+            },
+            LeaseLostReason::CoordinatorLost,
+        ),
+    ];
+    for (fault, reason) in faults {
+        let hub = hub();
+        let (a, b) = (replica(&hub), replica(&hub));
+        let held = take(&mut enter(&a, "anna"));
+        let mut waiter = enter(&b, "anna");
+        fault(&a);
+        assert_eq!((lost_by(&held), ready(held.lost()).reason), (Some(reason), reason));
+        take(&mut waiter).release();
+        let again = take(&mut enter(&a, "anna"));
+        assert_ne!(again.session(), held.session());
+    }
+}
+
+#[test]
+fn a_hub_that_loses_its_data_tells_everybody_and_goes_on() {
+    let clock = Arc::new(HandClock::default());
+    clock.0.store(9_000, Ordering::SeqCst);
+    let hub = MemoryHub::new(clock.clone());
+    let (a, b) = (replica(&hub), replica(&hub));
+    let held = take(&mut enter(&a, "anna"));
+    let mut waiter = enter(&b, "anna");
+    assert!(waits(&mut waiter));
+    clock.0.store(1, Ordering::SeqCst);
+    hub.flush();
+    assert_eq!(lost_by(&held), Some(LeaseLostReason::DataLoss));
+    assert_eq!(ready(held.lost()).reason, LeaseLostReason::DataLoss);
+    assert_eq!(ready(waiter.granted()).unwrap_err().reason, CoordinationUnavailableReason::Down);
+    let next = take(&mut enter(&b, "anna"));
+    assert!(next.fence() > held.fence());
+    let mut queued = enter(&a, "anna");
+    drop((held, waiter));
+    assert!(waits(&mut queued), "what was lost is given back to nobody's cost");
+    assert_eq!(next.check(), Ok(()));
+}
+
+#[test]
+fn a_hub_whose_clock_is_set_loses_nothing() {
+    let hub = hub();
+    let replica = replica(&hub);
+    let held = take(&mut enter(&replica, "anna"));
+    hub.clock_jump(3_600_000);
+    let later = enter(&replica, "ben").fence();
+    assert!(later >= Fence(3_600_000_000));
+    hub.clock_jump(-7_200_000);
+    assert!(enter(&replica, "carla").fence() > later);
+    assert_eq!(held.check(), Ok(()));
+}
+
+#[test]
+fn more_tickets_than_may_wait_are_refused() {
+    let hub = hub().with_max_waiters(1);
+    let replica = replica(&hub);
+    let held = take(&mut enter(&replica, "anna"));
+    let mut waiter = enter(&replica, "anna");
+    let refused = ready(replica.enter("anna")).unwrap_err();
+    assert_eq!(refused.reason, CoordinationUnavailableReason::Overloaded);
+    take(&mut enter(&replica, "ben"));
+    held.release();
+    take(&mut waiter);
+    take(&mut enter(&replica, "anna"));
+}

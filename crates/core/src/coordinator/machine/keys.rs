@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Effect, QueueSnapshot, TicketId};
+use super::{Effect, Limits, Micros, QueueSnapshot, TicketId};
 use crate::coordinator::Fence;
 use crate::id::SessionId;
 
@@ -24,22 +24,17 @@ struct Queue {
     idle: Option<u64>,
 }
 
-/// The queues by key. Those without a ticket are remembered for their previous holder, up to a limit.
-#[derive(Clone, Debug)]
+/// The queues by key. Those without a ticket are remembered for their previous holder, up to a limit and for a time.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     queues: HashMap<Arc<str>, Queue>,
-    idle: BTreeMap<u64, Arc<str>>,
+    idle: BTreeMap<u64, (Arc<str>, Micros)>,
     last_idle: u64,
-    max_idle: usize,
 }
 
 type Idle = Vec<(Arc<str>, Option<SessionId>)>;
 
 impl Keys {
-    pub(super) fn new(max_idle: usize) -> Self {
-        Self { queues: HashMap::new(), idle: BTreeMap::new(), last_idle: 0, max_idle }
-    }
-
     /// The shared text of a key that is remembered.
     pub(super) fn name(&self, key: &str) -> Option<Arc<str>> {
         self.queues.get_key_value(key).map(|(name, _)| Arc::clone(name))
@@ -47,6 +42,11 @@ impl Keys {
 
     pub(super) fn head(&self, key: &str) -> Option<&Place> {
         self.queues.get(key)?.tickets.front()
+    }
+
+    /// How many tickets are in a queue.
+    pub(super) fn tickets(&self, key: &str) -> usize {
+        self.queues.get(key).map_or(0, |queue| queue.tickets.len())
     }
 
     pub(super) fn previous(&self, key: &str) -> Option<SessionId> {
@@ -76,7 +76,7 @@ impl Keys {
     }
 
     /// Puts a key without tickets among the idle ones; if they are too many, forgets those that were idle longest.
-    pub(super) fn rest(&mut self, key: &str) {
+    pub(super) fn rest(&mut self, key: &str, now: Micros, limits: &Limits) {
         let Some((name, _)) = self.queues.get_key_value(key) else { return };
         let name = Arc::clone(name);
         let Some(queue) = self.queues.get_mut(key) else { return };
@@ -88,18 +88,15 @@ impl Keys {
         }
         self.last_idle += 1;
         queue.idle = Some(self.last_idle);
-        self.idle.insert(self.last_idle, name);
-        self.forget_idle();
+        self.idle.insert(self.last_idle, (name, now));
+        self.forget_idle(now, limits);
     }
 
-    pub(super) fn set_max_idle(&mut self, limit: usize) {
-        self.max_idle = limit;
-        self.forget_idle();
-    }
-
-    fn forget_idle(&mut self) {
-        while self.idle.len() > self.max_idle
-            && let Some((_, oldest)) = self.idle.pop_first()
+    pub(super) fn forget_idle(&mut self, now: Micros, limits: &Limits) {
+        let over = |since: Micros| limits.idle_ttl.is_some_and(|ttl| since.after(ttl) <= now);
+        while let Some((_, (_, since))) = self.idle.first_key_value()
+            && (self.idle.len() > limits.max_idle_keys || over(*since))
+            && let Some((_, (oldest, _))) = self.idle.pop_first()
         {
             self.queues.remove(&oldest);
         }
@@ -134,6 +131,6 @@ impl Keys {
             .collect();
         busy.sort_unstable();
         let idle = self.idle.values();
-        (busy, idle.map(|name| (Arc::clone(name), self.previous(name))).collect())
+        (busy, idle.map(|(name, _)| (Arc::clone(name), self.previous(name))).collect())
     }
 }

@@ -2,7 +2,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Micros, later};
+use super::Micros;
 use crate::coordinator::Fence;
 
 /// The longest time for which a lock is given at once; longer ones are cut to it, so that the end can always be computed.
@@ -14,11 +14,13 @@ pub const MAX_LOCK_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub enum Locking {
     /// The caller holds it. Of two acquisitions, the later one has the larger fence.
     Acquired(Fence),
-    /// Somebody else holds it.
+    /// Somebody else holds it, or nobody is granted anything after a loss of data.
     Busy {
         /// How long at most, if it is not prolonged.
         remaining: Duration,
     },
+    /// No session has opened, or all data was lost since. Open one, which tells the floor of the fences, and try again.
+    Unopened,
 }
 
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ pub(super) struct Locks {
 }
 
 fn end(now: Micros, ttl: Duration) -> Micros {
-    later(now, ttl.min(MAX_LOCK_TTL))
+    now.after(ttl.min(MAX_LOCK_TTL))
 }
 
 impl Locks {
@@ -53,7 +55,7 @@ impl Locks {
             return Locking::Acquired(fence);
         }
         if let Some(lock) = self.locks.get(key) {
-            return Locking::Busy { remaining: Duration::from_micros(lock.end.0.saturating_sub(now.0)) };
+            return Locking::Busy { remaining: now.until(lock.end) };
         }
         let (key, fence, end) = (Arc::<str>::from(key), next(), end(now, ttl));
         self.ends.insert((end, Arc::clone(&key)));

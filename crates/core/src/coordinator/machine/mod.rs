@@ -7,27 +7,33 @@
 //! The rules:
 //! - The holder of a key is its lowest-numbered ticket whose session is alive. There is no other record of holding.
 //! - A session dies when its lease runs out or when it is closed, and never comes back. Whoever meets a dead session at
-//!   the head of a queue buries it: all its tickets go, and each key that gets another head tells it.
+//!   the head of a queue removes its ticket and tells the next one.
 //! - The client names its ticket (session and sequence number), so that every request can be repeated.
 //! - Numbers come from one hybrid logical clock for all keys: larger than every earlier one, and not behind the time in
 //!   microseconds. A key that is forgotten and seen again goes on with larger numbers.
 //! - A grant for a ticket that its session does not know is answered by leaving it; that repairs what a repeated or
 //!   abandoned request left behind.
+//! - What the machine knows has an [`Epoch`]. A session that knew another one has lost its tickets and its turns; when the
+//!   next one of its replica says so, nobody is granted anything until every holder from before must have noticed.
 
+mod clock;
 mod keys;
 mod locks;
 #[cfg(test)]
 mod properties_tests;
 #[cfg(test)]
+mod script;
+#[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Fence;
 use crate::id::SessionId;
-use crate::time::Timestamp;
+use clock::LeaseClock;
+pub use clock::{Micros, Moment};
 use keys::{Keys, Place};
 use locks::Locks;
 pub use locks::{Locking, MAX_LOCK_TTL};
@@ -35,17 +41,56 @@ pub use locks::{Locking, MAX_LOCK_TTL};
 /// Idle keys that a machine remembers unless told otherwise.
 pub const DEFAULT_MAX_IDLE_KEYS: usize = 10_000;
 
-/// Dead sessions whose names are remembered, so that a delayed request cannot revive one of them.
-const MAX_DEAD_SESSIONS: usize = 1024;
+/// Tickets that may wait for one key unless told otherwise.
+pub const DEFAULT_MAX_WAITERS: usize = 1000;
 
-/// Microseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Micros(pub u64);
+/// How long a dead session is remembered, so that a delayed request cannot revive it.
+pub const DEAD_KEPT: Duration = Duration::from_secs(600);
 
-impl From<Timestamp> for Micros {
-    fn from(time: Timestamp) -> Self {
-        Self(u64::try_from(time.as_millis()).unwrap_or(0).saturating_mul(1000))
+/// Closed sessions that are remembered at most.
+const MAX_CLOSED: usize = 1024;
+
+/// Tickets of dead sessions that one request removes at most, so that no request takes long. The next one goes on.
+pub const MAX_BURIED: usize = 256;
+
+/// What bounds a machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Keys without a ticket whose previous holder is remembered; those that were idle longest are forgotten. Default:
+    /// [`DEFAULT_MAX_IDLE_KEYS`].
+    pub max_idle_keys: usize,
+    /// How long a key without a ticket is remembered. Default: no limit.
+    pub idle_ttl: Option<Duration>,
+    /// Tickets that may wait behind the head of one queue. Default: [`DEFAULT_MAX_WAITERS`].
+    pub max_waiters: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_idle_keys: DEFAULT_MAX_IDLE_KEYS, idle_ttl: None, max_waiters: DEFAULT_MAX_WAITERS }
     }
+}
+
+/// Names what a machine knows: a machine that lost everything has another one as soon as a session opens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub Arc<str>);
+
+impl std::fmt::Display for Epoch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a session says of itself when it opens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening<'a> {
+    /// How long it lives after it is heard from; `None` means until it is closed.
+    pub lease: Option<Duration>,
+    /// The largest fence that its replica or the bot's store ever saw: all later numbers are larger.
+    pub floor: Fence,
+    /// The epoch that its replica knew before. If there is another one, data was lost, and nobody is granted anything
+    /// until a lease after the new epoch began.
+    pub known: Option<&'a Epoch>,
 }
 
 /// The name that a client gives to its ticket. Within one key it names one ticket, however often it is sent.
@@ -82,9 +127,10 @@ pub enum Standing {
     Waiting {
         /// The ticket's number.
         fence: Fence,
-        /// The session that holds the key.
+        /// The session that holds the key; the ticket's own one while nobody is granted anything after a loss of data.
         holder: SessionId,
-        /// How long that session still lives if nobody hears from it; `None` if it has no lease.
+        /// How long that session still lives if nobody hears from it, or how long nobody is granted anything; `None` if
+        /// it has no lease.
         remaining: Option<Duration>,
     },
     /// There is no ticket: somebody else holds the key, and the caller did not want to wait.
@@ -94,6 +140,8 @@ pub enum Standing {
         /// How long that session still lives if nobody hears from it; `None` if it has no lease.
         remaining: Option<Duration>,
     },
+    /// No ticket was taken: as many as may wait do.
+    Overloaded,
     /// There is no such ticket.
     Unknown,
     /// The session is dead; nothing was done.
@@ -128,7 +176,13 @@ pub enum Effect {
 pub struct Snapshot {
     /// The largest number given so far.
     pub last: Fence,
-    /// The living sessions, with the end of their lease.
+    /// The epoch, if a session ever opened.
+    pub epoch: Option<Epoch>,
+    /// When it began and until when nobody is granted anything, on the clock of the leases.
+    pub grace: (Micros, Micros),
+    /// The wall clock and the clock of the leases at the last request.
+    pub clock: (Option<u64>, Micros),
+    /// The sessions, with the end of their lease; the dead ones too, as long as they are remembered.
     pub sessions: Vec<(SessionId, Option<Micros>)>,
     /// The keys with at least one ticket.
     pub queues: Vec<QueueSnapshot>,
@@ -149,7 +203,7 @@ pub struct QueueSnapshot {
     pub tickets: Vec<(Fence, TicketId)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Session {
     /// How long it lives after it is heard from; `None` means until it is closed.
     lease: Option<Duration>,
@@ -164,98 +218,102 @@ impl Session {
     }
 }
 
-/// A clock for leases: it stands still while the wall clock is set back, so that leases keep their remaining time.
-#[derive(Clone, Debug, Default)]
-struct LeaseClock {
-    last_wall: u64,
-    offset: u64,
-}
-
-impl LeaseClock {
-    fn read(&mut self, wall: Micros) -> Micros {
-        self.offset += self.last_wall.saturating_sub(wall.0);
-        self.last_wall = wall.0;
-        Micros(wall.0 + self.offset)
-    }
-}
-
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Machine {
+    limits: Limits,
     last: u64,
     clock: LeaseClock,
+    epoch: Option<Epoch>,
+    born: Micros,
+    grace_until: Micros,
     sessions: HashMap<SessionId, Session>,
-    dead: HashSet<SessionId>,
-    dead_order: VecDeque<SessionId>,
+    closed: VecDeque<SessionId>,
     keys: Keys,
     locks: Locks,
 }
 
-fn later(now: Micros, by: Duration) -> Micros {
-    Micros(now.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
-}
-
 impl Machine {
-    /// An empty machine that remembers at most `max_idle_keys` keys without a ticket, forgetting the least recently used.
-    pub fn new(max_idle_keys: usize) -> Self {
-        Self {
-            last: 0,
-            clock: LeaseClock::default(),
-            sessions: HashMap::new(),
-            dead: HashSet::new(),
-            dead_order: VecDeque::new(),
-            keys: Keys::new(max_idle_keys),
-            locks: Locks::default(),
-        }
+    /// An empty machine.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
     }
 
-    /// Remembers at most `limit` keys without a ticket from now on.
-    pub fn set_max_idle_keys(&mut self, limit: usize) {
-        self.keys.set_max_idle(limit);
+    /// Goes on with other limits.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.keys.forget_idle(self.clock.last().1, &limits);
     }
 
-    /// Opens a session that lives for `lease` after each time it is heard from, or until it is closed. `floor` is the
-    /// largest fence that the caller ever saw: all later numbers are larger. Opening a living session is harmless.
-    pub fn open(&mut self, id: &SessionId, lease: Option<Duration>, floor: Fence, now: Micros) -> Liveness {
-        let now = self.clock.read(now);
-        let expired = self.sessions.get(id).is_some_and(|session| !session.alive(now));
-        if expired || self.dead.contains(id) {
+    /// Its limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Forgets everything, as a server does that lost its data.
+    pub fn flush(&mut self) {
+        *self = Self::new(self.limits);
+    }
+
+    /// The present epoch; `None` before the first session opens. It goes with every reply.
+    pub fn epoch(&self) -> Option<&Epoch> {
+        self.epoch.as_ref()
+    }
+
+    /// Opens a session that lives for its lease after each time it is heard from, or until it is closed. Opening a living
+    /// session is harmless. The first one begins an epoch.
+    pub fn open(&mut self, id: &SessionId, opening: Opening<'_>, at: impl Into<Moment>) -> Liveness {
+        let at = at.into();
+        let now = self.clock.read(at);
+        self.forget_dead(now);
+        if self.sessions.contains_key(id) && !self.alive(id, now) {
             return Liveness::Dead;
         }
-        self.last = self.last.max(floor.0);
-        let deadline = lease.map(|lease| later(now, lease));
-        match self.sessions.get_mut(id) {
-            Some(session) => (session.lease, session.deadline) = (lease, deadline),
-            None => {
-                self.sessions.insert(id.clone(), Session { lease, deadline, tickets: BTreeMap::new() });
-            }
+        let epoch = self.epoch.get_or_insert_with(|| {
+            self.born = now;
+            Epoch(format!("{}-{id}", at.now.0).into())
+        });
+        if let (Some(known), Some(lease)) = (opening.known, opening.lease)
+            && known != epoch
+        {
+            self.grace_until = self.grace_until.max(self.born.after(lease));
         }
+        self.last = self.last.max(opening.floor.0);
+        let session = self.sessions.entry(id.clone()).or_default();
+        session.lease = opening.lease;
+        session.deadline = opening.lease.map(|lease| now.after(lease));
         Liveness::Alive
     }
 
-    /// Prolongs a session's lease, and buries every session whose lease has run out.
-    pub fn beat(&mut self, id: &SessionId, now: Micros, effects: &mut Vec<Effect>) -> Liveness {
-        self.expire(now, effects);
-        let now = self.clock.read(now);
-        let Some(session) = self.sessions.get_mut(id) else { return Liveness::Dead };
-        session.deadline = session.lease.map(|lease| later(now, lease));
-        Liveness::Alive
+    /// Prolongs a session's lease.
+    pub fn beat(&mut self, id: &SessionId, at: impl Into<Moment>) -> Liveness {
+        let now = self.clock.read(at.into());
+        self.forget_dead(now);
+        match self.sessions.get_mut(id).filter(|session| session.alive(now)) {
+            Some(session) => {
+                session.deadline = session.lease.map(|lease| now.after(lease));
+                Liveness::Alive
+            }
+            None => Liveness::Dead,
+        }
     }
 
-    /// Ends a session and gives back all its tickets.
-    pub fn close(&mut self, id: &SessionId, now: Micros, effects: &mut Vec<Effect>) {
-        let now = self.clock.read(now);
-        self.bury(id, now, effects);
-    }
-
-    /// Buries every session whose lease has run out.
-    pub fn expire(&mut self, now: Micros, effects: &mut Vec<Effect>) {
-        let now = self.clock.read(now);
-        let expired = self.sessions.iter().filter(|(_, session)| !session.alive(now));
-        let mut expired: Vec<_> = expired.map(|(id, _)| id.clone()).collect();
-        expired.sort_unstable();
-        for id in &expired {
-            self.bury(id, now, effects);
+    /// Ends a session and gives back all its tickets, in the order of their sequence numbers.
+    pub fn close(&mut self, id: &SessionId, at: impl Into<Moment>, effects: &mut Vec<Effect>) {
+        let now = self.clock.read(at.into());
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.alive(now) {
+            session.deadline = Some(now);
+            self.closed.push_back(id.clone());
+        }
+        let tickets: Vec<_> = session.tickets.keys().cloned().collect();
+        for (seq, key) in tickets {
+            self.give_back(&key, &TicketId { session: id.clone(), seq }, now, effects);
+        }
+        if self.closed.len() > MAX_CLOSED
+            && let Some(oldest) = self.closed.pop_front()
+        {
+            self.sessions.remove(&oldest);
         }
     }
 
@@ -264,66 +322,92 @@ impl Machine {
         &mut self,
         key: &str,
         ticket: &TicketId,
-        now: Micros,
+        at: impl Into<Moment>,
         effects: &mut Vec<Effect>,
     ) -> Standing {
-        let lease_now = self.clock.read(now);
-        if self.refuse_dead(&ticket.session, lease_now, effects) {
+        let at = at.into();
+        let now = self.read(at);
+        if !self.alive(&ticket.session, now) {
             return Standing::Dead;
         }
-        self.take(key, ticket, now);
-        self.stand(key, ticket, lease_now, effects)
+        let moved = self.bury(key, now);
+        let full = self.keys.tickets(key) > self.limits.max_waiters && self.number(key, ticket).is_none();
+        if !full {
+            self.take(key, ticket, at.now);
+        }
+        let standing = self.stand(key, ticket, now);
+        if moved && !matches!(standing, Standing::Granted { .. }) {
+            self.tell_head(key, now, effects);
+        }
+        if full { Standing::Overloaded } else { standing }
     }
 
-    /// Like [`enter`](Self::enter), but takes no ticket if somebody holds the key.
+    /// Like [`enter`](Self::enter), but takes no ticket if it would have to wait.
     pub fn try_enter(
         &mut self,
         key: &str,
         ticket: &TicketId,
-        now: Micros,
+        at: impl Into<Moment>,
         effects: &mut Vec<Effect>,
     ) -> Standing {
-        let lease_now = self.clock.read(now);
-        if self.refuse_dead(&ticket.session, lease_now, effects) {
+        let at = at.into();
+        let now = self.read(at);
+        if !self.alive(&ticket.session, now) {
             return Standing::Dead;
         }
-        self.bury_dead_head(key, lease_now, effects);
+        let moved = self.bury(key, now);
         if let Some(head) = self.keys.head(key)
             && head.ticket != *ticket
         {
-            let (holder, remaining) =
-                (head.ticket.session.clone(), self.remaining(&head.ticket.session, lease_now));
+            let holder = head.ticket.session.clone();
+            let remaining = self.remaining(&holder, now);
+            if moved {
+                self.tell_head(key, now, effects);
+            }
             return Standing::Busy { holder, remaining };
         }
-        self.take(key, ticket, now);
-        self.stand(key, ticket, lease_now, effects)
+        if let Some(grace) = self.grace(now) {
+            self.keys.rest(key, now, &self.limits);
+            return Standing::Busy { holder: ticket.session.clone(), remaining: Some(grace) };
+        }
+        self.take(key, ticket, at.now);
+        self.stand(key, ticket, now)
     }
 
     /// Gives a ticket back, whether it waits or holds. Whether it was there; harmless if not.
-    pub fn leave(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> bool {
-        let now = self.clock.read(now);
-        let Some(number) = self.forget_number(key, ticket) else { return false };
-        let was_head = self.keys.remove(key, number);
-        match self.keys.head(key) {
-            None => self.keys.rest(key),
-            Some(head) if !self.alive(&head.ticket.session, now) => self.bury_dead_head(key, now, effects),
-            Some(_) if was_head => effects.extend(self.keys.grant(key)),
-            Some(_) => {}
-        }
-        true
+    pub fn leave(
+        &mut self,
+        key: &str,
+        ticket: &TicketId,
+        at: impl Into<Moment>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let now = self.read(at.into());
+        self.give_back(key, ticket, now, effects)
     }
 
     /// Asks where a ticket stands; for a client that may have missed an effect. Whoever waits nudges the holder.
-    pub fn poll(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> Standing {
-        let now = self.clock.read(now);
-        if self.refuse_dead(&ticket.session, now, effects) {
+    pub fn poll(
+        &mut self,
+        key: &str,
+        ticket: &TicketId,
+        at: impl Into<Moment>,
+        effects: &mut Vec<Effect>,
+    ) -> Standing {
+        let now = self.read(at.into());
+        if !self.alive(&ticket.session, now) {
             return Standing::Dead;
         }
         if self.number(key, ticket).is_none() {
             return Standing::Unknown;
         }
-        let standing = self.stand(key, ticket, now, effects);
-        if matches!(standing, Standing::Waiting { .. }) {
+        let moved = self.bury(key, now);
+        let standing = self.stand(key, ticket, now);
+        let waits_for_other = matches!(&standing, Standing::Waiting { holder, .. } if self.alive(holder, now))
+            && !self.heads(key, ticket);
+        if waits_for_other && moved {
+            self.tell_head(key, now, effects);
+        } else if waits_for_other {
             effects.extend(self.keys.nudge(key));
         }
         standing
@@ -331,23 +415,36 @@ impl Machine {
 
     /// Takes the lock `key` for `ttl` if it is free. The caller names the acquisition by a token of its own: sent again
     /// while the lock is held, it is the same acquisition with the same fence.
-    pub fn lock_acquire(&mut self, key: &str, token: &str, ttl: Duration, now: Micros) -> Locking {
-        let lease_now = self.clock.read(now);
-        self.locks.acquire(key, token, ttl, lease_now, || {
-            self.last = (self.last + 1).max(now.0);
+    pub fn lock_acquire(&mut self, key: &str, token: &str, ttl: Duration, at: impl Into<Moment>) -> Locking {
+        let at = at.into();
+        let now = self.clock.read(at);
+        if self.epoch.is_none() {
+            return Locking::Unopened;
+        }
+        if let Some(remaining) = self.grace(now) {
+            return Locking::Busy { remaining };
+        }
+        self.locks.acquire(key, token, ttl, now, || {
+            self.last = (self.last + 1).max(at.now.0);
             Fence(self.last)
         })
     }
 
     /// Prolongs a lock to `ttl` from now. Its fence, or `None` if `token` does not hold it.
-    pub fn lock_renew(&mut self, key: &str, token: &str, ttl: Duration, now: Micros) -> Option<Fence> {
-        let now = self.clock.read(now);
+    pub fn lock_renew(
+        &mut self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+        at: impl Into<Moment>,
+    ) -> Option<Fence> {
+        let now = self.clock.read(at.into());
         self.locks.renew(key, token, ttl, now)
     }
 
     /// Frees a lock. Whether `token` held it.
-    pub fn lock_release(&mut self, key: &str, token: &str, now: Micros) -> bool {
-        let now = self.clock.read(now);
+    pub fn lock_release(&mut self, key: &str, token: &str, at: impl Into<Moment>) -> bool {
+        let now = self.clock.read(at.into());
         self.locks.release(key, token, now)
     }
 
@@ -357,7 +454,22 @@ impl Machine {
             self.sessions.iter().map(|(id, session)| (id.clone(), session.deadline)).collect();
         sessions.sort_unstable();
         let (queues, idle) = self.keys.snapshot();
-        Snapshot { last: Fence(self.last), sessions, queues, idle, locks: self.locks.snapshot() }
+        Snapshot {
+            last: Fence(self.last),
+            epoch: self.epoch.clone(),
+            grace: (self.born, self.grace_until),
+            clock: self.clock.last(),
+            sessions,
+            queues,
+            idle,
+            locks: self.locks.snapshot(),
+        }
+    }
+
+    fn read(&mut self, at: Moment) -> Micros {
+        let now = self.clock.read(at);
+        self.keys.forget_idle(now, &self.limits);
+        now
     }
 
     fn alive(&self, id: &SessionId, now: Micros) -> bool {
@@ -365,17 +477,22 @@ impl Machine {
     }
 
     fn remaining(&self, id: &SessionId, now: Micros) -> Option<Duration> {
-        let deadline = self.sessions.get(id)?.deadline?;
-        Some(Duration::from_micros(deadline.0.saturating_sub(now.0)))
+        match self.sessions.get(id) {
+            Some(session) => session.deadline.map(|deadline| now.until(deadline)),
+            None => Some(Duration::ZERO),
+        }
     }
 
-    /// Whether a session is dead; if its lease has just been found to have run out, it is buried.
-    fn refuse_dead(&mut self, id: &SessionId, now: Micros, effects: &mut Vec<Effect>) -> bool {
-        let dead = !self.alive(id, now);
-        if dead {
-            self.bury(id, now, effects);
-        }
-        dead
+    /// How long nobody is granted anything.
+    fn grace(&self, now: Micros) -> Option<Duration> {
+        (now < self.grace_until).then(|| now.until(self.grace_until))
+    }
+
+    fn forget_dead(&mut self, now: Micros) {
+        self.sessions.retain(|_, session| {
+            let over = session.deadline.is_some_and(|deadline| deadline.after(DEAD_KEPT) <= now);
+            !over || !session.tickets.is_empty()
+        });
     }
 
     fn number(&self, key: &str, ticket: &TicketId) -> Option<u64> {
@@ -383,9 +500,8 @@ impl Machine {
         self.sessions.get(&ticket.session)?.tickets.get(&name).copied()
     }
 
-    fn forget_number(&mut self, key: &str, ticket: &TicketId) -> Option<u64> {
-        let name = (ticket.seq, self.keys.name(key)?);
-        self.sessions.get_mut(&ticket.session)?.tickets.remove(&name)
+    fn heads(&self, key: &str, ticket: &TicketId) -> bool {
+        self.keys.head(key).is_some_and(|head| head.ticket == *ticket)
     }
 
     /// Puts a ticket at the end of the queue, unless it is there.
@@ -399,67 +515,59 @@ impl Machine {
         });
     }
 
-    /// Where a ticket that is there stands, after the dead in front of it are gone.
-    fn stand(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> Standing {
-        let told = effects.len();
-        self.bury_dead_head(key, now, effects);
-        let Some(head) = self.keys.head(key) else { return Standing::Unknown };
-        if head.ticket != *ticket {
-            let Some(number) = self.number(key, ticket) else { return Standing::Unknown };
-            let holder = head.ticket.session.clone();
-            let remaining = self.remaining(&holder, now);
-            return Standing::Waiting { fence: Fence(number), holder, remaining };
-        }
-        let granted = Standing::Granted { fence: Fence(head.number), previous: self.keys.previous(key) };
-        // The reply says it already.
-        if effects.len() > told {
-            effects.retain(|effect| {
-                !matches!(effect, Effect::Granted { key: of, ticket: to, .. } if **of == *key && to == ticket)
-            });
-        }
-        granted
+    /// Removes a ticket. Whether it was the head; `None` if it was not there.
+    fn remove(&mut self, key: &str, ticket: &TicketId) -> Option<bool> {
+        let name = (ticket.seq, self.keys.name(key)?);
+        let number = self.sessions.get_mut(&ticket.session)?.tickets.remove(&name)?;
+        Some(self.keys.remove(key, number))
     }
 
-    fn bury_dead_head(&mut self, key: &str, now: Micros, effects: &mut Vec<Effect>) {
-        if let Some(head) = self.keys.head(key)
-            && !self.alive(&head.ticket.session, now)
-        {
-            let session = head.ticket.session.clone();
-            self.bury(&session, now, effects);
+    fn give_back(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> bool {
+        let Some(was_head) = self.remove(key, ticket) else { return false };
+        if self.bury(key, now) || was_head {
+            self.tell_head(key, now, effects);
+        }
+        self.keys.rest(key, now, &self.limits);
+        true
+    }
+
+    /// Where a ticket stands.
+    fn stand(&self, key: &str, ticket: &TicketId, now: Micros) -> Standing {
+        let Some(number) = self.number(key, ticket) else { return Standing::Unknown };
+        let fence = Fence(number);
+        match self.keys.head(key) {
+            Some(head) if head.ticket != *ticket => {
+                let holder = head.ticket.session.clone();
+                let remaining = self.remaining(&holder, now);
+                Standing::Waiting { fence, holder, remaining }
+            }
+            _ => match self.grace(now) {
+                None => Standing::Granted { fence, previous: self.keys.previous(key) },
+                grace => Standing::Waiting { fence, holder: ticket.session.clone(), remaining: grace },
+            },
         }
     }
 
-    /// Removes a session with all its tickets, and every other dead session that thereby comes to the head of a queue.
-    fn bury(&mut self, id: &SessionId, now: Micros, effects: &mut Vec<Effect>) {
-        let mut beheaded = BTreeSet::new();
-        self.remove_session(id, &mut beheaded);
-        while let Some(key) = beheaded.pop_first() {
-            match self.keys.head(&key) {
-                None => self.keys.rest(&key),
-                Some(head) if self.alive(&head.ticket.session, now) => effects.extend(self.keys.grant(&key)),
-                Some(head) => {
-                    let session = head.ticket.session.clone();
-                    self.remove_session(&session, &mut beheaded);
+    /// Removes the dead at the head of a queue. Whether there were any.
+    fn bury(&mut self, key: &str, now: Micros) -> bool {
+        for buried in 0..MAX_BURIED {
+            match self.keys.head(key) {
+                Some(head) if !self.alive(&head.ticket.session, now) => {
+                    let ticket = head.ticket.clone();
+                    self.remove(key, &ticket);
                 }
+                _ => return buried > 0,
             }
         }
+        true
     }
 
-    /// Removes a session with all its tickets; adds the keys that it held to `beheaded`.
-    fn remove_session(&mut self, id: &SessionId, beheaded: &mut BTreeSet<Arc<str>>) {
-        let Some(session) = self.sessions.remove(id) else { return };
-        if self.dead.insert(id.clone()) {
-            self.dead_order.push_back(id.clone());
-        }
-        if self.dead_order.len() > MAX_DEAD_SESSIONS
-            && let Some(oldest) = self.dead_order.pop_front()
+    fn tell_head(&self, key: &str, now: Micros, effects: &mut Vec<Effect>) {
+        if let Some(head) = self.keys.head(key)
+            && self.alive(&head.ticket.session, now)
+            && self.grace(now).is_none()
         {
-            self.dead.remove(&oldest);
-        }
-        for ((_, key), number) in session.tickets {
-            if self.keys.remove(&key, number) {
-                beheaded.insert(key);
-            }
+            effects.extend(self.keys.grant(key));
         }
     }
 }

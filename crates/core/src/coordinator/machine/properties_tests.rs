@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Effect, Liveness, Locking, Machine, Micros, QueueSnapshot, Standing, TicketId};
+use super::{
+    Effect, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, QueueSnapshot, Standing, TicketId,
+};
 use crate::coordinator::Fence;
 use crate::id::SessionId;
 
 const KEYS: usize = 3;
 const SESSIONS: usize = 4;
-const MAX_IDLE: usize = 1;
+const LIMITS: Limits = Limits { max_idle_keys: 1, idle_ttl: Some(Duration::from_millis(40)), max_waiters: 3 };
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -25,9 +27,9 @@ enum Op {
     Repeat(usize),
     Leave(usize),
     Poll(usize),
-    Expire,
-    /// The clock moves, also backwards.
+    /// The clock moves, also backwards, and forward by more than the callers see.
     Clock(i64),
+    Flush,
     Lock(usize, usize),
 }
 
@@ -40,8 +42,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Repeat),
         6 => any::<usize>().prop_map(Op::Leave),
         3 => any::<usize>().prop_map(Op::Poll),
-        1 => Just(Op::Expire),
-        3 => (-5_000i64..15_000).prop_map(Op::Clock),
+        3 => prop_oneof![-5_000i64..15_000, Just(3_600_000_000)].prop_map(Op::Clock),
+        1 => Just(Op::Flush),
         1 => (0..KEYS, 0..SESSIONS).prop_map(|(key, session)| Op::Lock(key, session)),
     ]
 }
@@ -67,7 +69,7 @@ fn key(index: usize) -> &'static str {
 impl World {
     fn new() -> Self {
         Self {
-            machine: Machine::new(MAX_IDLE),
+            machine: Machine::new(LIMITS),
             now: 1_000_000,
             generations: [0; SESSIONS],
             tickets: Vec::new(),
@@ -79,8 +81,10 @@ impl World {
         }
     }
 
-    fn now(&self) -> Micros {
-        Micros(self.now.unsigned_abs())
+    /// Nobody sees more than 15 ms pass.
+    fn now(&self) -> Moment {
+        let elapsed = Some(Duration::from_millis(15));
+        Moment { now: Micros(self.now.unsigned_abs()), elapsed }
     }
 
     fn session(&self, index: usize) -> SessionId {
@@ -105,7 +109,7 @@ impl World {
     fn standing(&mut self, at: usize, ticket: &TicketId, standing: &Standing) {
         let fence = match standing {
             Standing::Granted { fence, .. } | Standing::Waiting { fence, .. } => *fence,
-            Standing::Busy { .. } | Standing::Unknown | Standing::Dead => return,
+            Standing::Busy { .. } | Standing::Overloaded | Standing::Unknown | Standing::Dead => return,
         };
         match self.tickets.iter().find(|(of, known, _)| *of == at && known == ticket) {
             Some((_, _, known)) => assert_eq!(*known, fence, "a ticket keeps its number"),
@@ -126,7 +130,7 @@ impl World {
         match *op {
             Op::Open(index) => self.open(index),
             Op::Beat(index) => {
-                let _ = self.machine.beat(&self.session(index), now, &mut effects);
+                let _ = self.machine.beat(&self.session(index), now);
             }
             Op::Close(index) => self.machine.close(&self.session(index), now, &mut effects),
             Op::Enter(at, index, wait) => {
@@ -149,7 +153,7 @@ impl World {
                     }
                     Op::Poll(_) => {
                         let standing = self.machine.poll(key(at), &ticket, now, &mut effects);
-                        assert_ne!(standing, Standing::Unknown);
+                        assert_ne!(standing, Standing::Unknown, "{ticket:?}");
                         self.forget_gone();
                         self.standing(at, &ticket, &standing);
                     }
@@ -160,8 +164,8 @@ impl World {
                     }
                 }
             }
-            Op::Expire => self.machine.expire(now, &mut effects),
             Op::Clock(by) => self.now = (self.now + by).max(0),
+            Op::Flush => self.flush(),
             Op::Lock(at, index) => {
                 let token = index.to_string();
                 let ttl = Duration::from_millis(5);
@@ -177,14 +181,26 @@ impl World {
         self.no_ghosts();
     }
 
+    /// Everything is lost but what the replicas know: the largest fence, and that a session of theirs is dead.
+    fn flush(&mut self) {
+        self.machine.flush();
+        self.tickets.clear();
+        self.last_holder.clear();
+        self.lock_fences.clear();
+        for generation in &mut self.generations {
+            *generation += 1;
+        }
+    }
+
     fn open(&mut self, index: usize) {
         let lease = (index % 2 == 1).then_some(Duration::from_millis(10));
         let now = self.now();
-        if self.machine.open(&self.session(index), lease, Fence(0), now) == Liveness::Dead {
+        let opening = Opening { lease, floor: self.last, known: None };
+        if self.machine.open(&self.session(index), opening, now) == Liveness::Dead {
             let dead = self.session(index);
             self.generations[index] += 1;
-            assert_eq!(self.machine.open(&self.session(index), lease, Fence(0), now), Liveness::Alive);
-            assert_eq!(self.machine.open(&dead, lease, Fence(0), now), Liveness::Dead, "no resurrection");
+            assert_eq!(self.machine.open(&self.session(index), opening, now), Liveness::Alive);
+            assert_eq!(self.machine.open(&dead, opening, now), Liveness::Dead, "no resurrection");
         }
     }
 
@@ -193,14 +209,15 @@ impl World {
         (of > 0).then(|| self.tickets[which % of].clone())
     }
 
-    /// Takes over which tickets died with their session; no other ticket may vanish.
+    /// Takes over which tickets went after their session died; no other ticket may vanish.
     fn forget_gone(&mut self) {
         let snapshot = self.machine.snapshot();
         self.tickets.retain(|(at, ticket, _)| {
             let queue = snapshot.queues.iter().find(|queue| *queue.key == *key(*at));
             let there = queue.is_some_and(|queue| queue.tickets.iter().any(|(_, there)| there == ticket));
-            let alive = snapshot.sessions.iter().any(|(id, _)| *id == ticket.session);
-            assert_eq!(there, alive, "{ticket:?}: a ticket stays as long as its session");
+            let session = snapshot.sessions.iter().find(|(id, _)| *id == ticket.session);
+            let alive = session.is_some_and(|(_, end)| end.is_none_or(|end| snapshot.clock.1 < end));
+            assert!(there || !alive, "{ticket:?}: a ticket stays as long as its session");
             there
         });
     }
@@ -238,7 +255,7 @@ impl World {
                 assert!(self.tickets.iter().any(known), "a ghost: {ticket:?}");
             }
         }
-        assert!(snapshot.idle.len() <= MAX_IDLE);
+        assert!(snapshot.idle.len() <= LIMITS.max_idle_keys);
     }
 
     /// Everybody who is alive leaves, everybody else dies: nothing is left.
@@ -252,7 +269,6 @@ impl World {
         for (at, ticket, _) in std::mem::take(&mut self.tickets) {
             self.machine.leave(key(at), &ticket, now, &mut effects);
         }
-        self.machine.expire(now, &mut effects);
         assert_eq!(self.machine.snapshot().queues, []);
         assert!(self.machine.sessions.values().all(|session| session.tickets.is_empty()));
     }

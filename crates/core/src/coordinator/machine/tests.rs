@@ -1,123 +1,7 @@
 use std::time::Duration;
 
-use super::{DEFAULT_MAX_IDLE_KEYS, Effect, Liveness, Locking, Machine, Micros, Standing, TicketId};
-use crate::coordinator::Fence;
-use crate::id::SessionId;
-use crate::time::Timestamp;
-
-/// A machine driven by words: each command gives one line with its reply and its effects.
-struct Script {
-    machine: Machine,
-    now: Micros,
-}
-
-fn ticket(name: &str) -> TicketId {
-    let (session, seq) = name.split_once('.').unwrap();
-    TicketId { session: SessionId::from(session), seq: seq.parse().unwrap() }
-}
-
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(text.parse().unwrap())
-}
-
-fn after(previous: Option<&SessionId>) -> String {
-    previous.map_or(String::new(), |previous| format!(" after {previous}"))
-}
-
-fn standing(standing: Standing) -> String {
-    let lease = |remaining: Option<Duration>| {
-        remaining.map_or(String::new(), |left| format!(" {}ms", left.as_millis()))
-    };
-    match standing {
-        Standing::Granted { fence, previous } => format!("granted {}{}", fence.0, after(previous.as_ref())),
-        Standing::Waiting { fence, holder, remaining } => {
-            format!("waiting {} for {holder}{}", fence.0, lease(remaining))
-        }
-        Standing::Busy { holder, remaining } => format!("busy {holder}{}", lease(remaining)),
-        Standing::Unknown => "unknown".to_owned(),
-        Standing::Dead => "dead".to_owned(),
-    }
-}
-
-fn liveness(liveness: Liveness) -> String {
-    match liveness {
-        Liveness::Alive => "alive".to_owned(),
-        Liveness::Dead => "dead".to_owned(),
-    }
-}
-
-fn effect(effect: &Effect) -> String {
-    match effect {
-        Effect::Granted { key, ticket, fence, previous } => {
-            let TicketId { session, seq } = ticket;
-            format!("; {key} to {session}.{seq} {}{}", fence.0, after(previous.as_ref()))
-        }
-        Effect::Nudged { key, ticket } => format!("; {key} nudges {}.{}", ticket.session, ticket.seq),
-    }
-}
-
-impl Script {
-    fn new(max_idle_keys: usize) -> Self {
-        Self { machine: Machine::new(max_idle_keys), now: Micros(0) }
-    }
-
-    fn run(&mut self, command: &str) -> String {
-        let mut effects = Vec::new();
-        let words: Vec<_> = command.split(' ').collect();
-        let (machine, now, out) = (&mut self.machine, self.now, &mut effects);
-        let mut reply = match *words {
-            ["at", time] => {
-                self.now = Timestamp::from_millis(time.parse().unwrap()).into();
-                return String::new();
-            }
-            ["open", id] => liveness(machine.open(&SessionId::from(id), None, Fence(0), now)),
-            ["open", id, lease] => {
-                liveness(machine.open(&SessionId::from(id), Some(millis(lease)), Fence(0), now))
-            }
-            ["floor", id, floor] => {
-                liveness(machine.open(&SessionId::from(id), None, Fence(floor.parse().unwrap()), now))
-            }
-            ["beat", id] => liveness(machine.beat(&SessionId::from(id), now, out)),
-            ["close", id] => {
-                machine.close(&SessionId::from(id), now, out);
-                String::new()
-            }
-            ["expire"] => {
-                machine.expire(now, out);
-                String::new()
-            }
-            ["enter", key, name] => standing(machine.enter(key, &ticket(name), now, out)),
-            ["try", key, name] => standing(machine.try_enter(key, &ticket(name), now, out)),
-            ["leave", key, name] => machine.leave(key, &ticket(name), now, out).to_string(),
-            ["poll", key, name] => standing(machine.poll(key, &ticket(name), now, out)),
-            ["lock", key, token, ttl] => match machine.lock_acquire(key, token, millis(ttl), now) {
-                Locking::Acquired(fence) => format!("acquired {}", fence.0),
-                Locking::Busy { remaining } => format!("busy {}ms", remaining.as_millis()),
-            },
-            ["renew", key, token, ttl] => {
-                let renewed = machine.lock_renew(key, token, millis(ttl), now);
-                renewed.map_or("lost".to_owned(), |fence| format!("renewed {}", fence.0))
-            }
-            ["unlock", key, token] => machine.lock_release(key, token, now).to_string(),
-            _ => panic!("no command: {command}"),
-        };
-        reply.extend(effects.iter().map(effect));
-        reply
-    }
-}
-
-/// Runs lines of `command = reply; effects`. A command without `=` may answer anything.
-fn check(rule: &str, max_idle_keys: usize, lines: &str) {
-    let mut script = Script::new(max_idle_keys);
-    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match line.split_once(" = ") {
-            Some((command, expected)) => assert_eq!(script.run(command), expected, "{rule}: {line}"),
-            None => {
-                script.run(line);
-            }
-        }
-    }
-}
+use super::script::{Script, check, idle};
+use super::{Limits, MAX_BURIED};
 
 #[test]
 fn sessions_and_their_tickets() {
@@ -191,7 +75,7 @@ fn sessions_and_their_tickets() {
         ),
     ];
     for (rule, lines) in rows {
-        check(rule, DEFAULT_MAX_IDLE_KEYS, lines);
+        check(rule, Limits::default(), lines);
     }
 }
 
@@ -231,21 +115,20 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              enter y b.1
              enter y d.1 = waiting 6 for b 10ms
              at 10
-             leave x a.0 = true; x to d.0 4 after c; y to d.1 6 after b",
+             leave x a.0 = true; x to d.0 4 after c
+             poll y d.1 = granted 6 after b",
         ),
         (
-            "R3 anybody's beat and a sweep bury the dead",
+            "R3 a dead head is found by whoever asks, and by nobody else",
             "open a 10
              open b
-             open c 20
              enter x a.0
              enter x b.0
-             enter y c.0
-             enter y b.1
              at 10
-             beat b = alive; x to b.0 2 after a
-             at 20
-             expire = ; y to b.1 4 after c",
+             beat b = alive
+             try x b.1 = busy b; x to b.0 2 after a
+             leave x b.0 = true
+             try x b.1 = granted 10000 after b",
         ),
         (
             "R5 a ticket that its session does not know is left at once, which repairs the queue",
@@ -296,7 +179,7 @@ fn queues_go_on_without_the_dead_and_the_gone() {
         ),
     ];
     for (rule, lines) in rows {
-        check(rule, DEFAULT_MAX_IDLE_KEYS, lines);
+        check(rule, Limits::default(), lines);
     }
 }
 
@@ -338,8 +221,162 @@ fn numbers_and_time() {
         ),
     ];
     for (rule, lines) in rows {
-        check(rule, DEFAULT_MAX_IDLE_KEYS, lines);
+        check(rule, Limits::default(), lines);
     }
+}
+
+#[test]
+fn clocks_that_are_set_forward() {
+    let rows = [
+        (
+            "a clock that jumps forward ends no lease whose end nobody can have seen",
+            "open a 15000
+             open b 15000
+             enter chat a.0
+             enter chat b.0
+             at 3600000
+             elapsed 10
+             poll chat b.0 = waiting 2 for a 14990ms; chat nudges a.0
+             at 3605000
+             elapsed 5000
+             beat a = alive
+             enter other b.1 = granted 3605000000
+             at 3620000
+             poll chat b.0 = dead",
+        ),
+        (
+            "a caller without a past bounds nothing",
+            "open a 10
+             at 3600000
+             beat a = dead",
+        ),
+        (
+            "more elapsed time than the clock tells bounds nothing",
+            "open a 10
+             at 9
+             elapsed 1000
+             beat a = alive
+             at 18
+             elapsed 1000
+             beat a = alive",
+        ),
+    ];
+    for (rule, lines) in rows {
+        check(rule, Limits::default(), lines);
+    }
+}
+
+#[test]
+fn data_that_is_lost() {
+    let rows = [
+        (
+            "after a loss nobody is granted anything until every holder from before has noticed",
+            "open a 10
+             open b 10
+             enter chat a.0 = granted 1
+             at 1
+             flush
+             enter chat a.1 = dead
+             beat b = dead
+             at 2
+             reopen b2 10 = alive
+             enter chat b2.0 = waiting 2000 for b2 10ms
+             try job b2.1 = busy b2 10ms
+             lock job t 5 = busy 10ms
+             at 5
+             reopen a2 10 = alive
+             enter chat a2.0 = waiting 5000 for b2 7ms
+             at 11
+             beat a2
+             beat b2
+             poll chat b2.0 = waiting 2000 for b2 1ms
+             poll chat a2.0 = waiting 5000 for b2 10ms; chat nudges b2.0
+             at 12
+             poll chat b2.0 = granted 2000
+             leave chat b2.0 = true; chat to a2.0 5000 after b2",
+        ),
+        (
+            "who comes late does not begin the wait again",
+            "open a 10
+             flush
+             at 1
+             reopen b 10
+             at 12
+             reopen c 10
+             enter chat c.0 = granted 12000",
+        ),
+        (
+            "whoever comes to an empty machine first knows of no loss",
+            "open a 10 = alive
+             enter chat a.0 = granted 1",
+        ),
+    ];
+    for (rule, lines) in rows {
+        check(rule, Limits::default(), lines);
+    }
+}
+
+#[test]
+fn queues_are_bounded() {
+    let full = Limits { max_waiters: 2, ..Limits::default() };
+    check(
+        "more than may wait are turned away, and leave nothing",
+        full,
+        "open a 10
+         open b
+         enter x a.0
+         enter x b.0
+         enter x a.1
+         enter x b.1 = overloaded
+         poll x b.1 = unknown
+         enter x b.0 = waiting 2 for a 10ms
+         try y b.2 = granted 4
+         at 10
+         enter x b.1 = waiting 10000 for b; x to b.0 2 after a",
+    );
+    let mut script = Script::new(Limits::default());
+    script.run("open a 10");
+    script.run("open b");
+    for at in 0..2 * MAX_BURIED + 1 {
+        script.run(&format!("enter x a.{at}"));
+    }
+    script.run("enter x b.0");
+    script.run("at 10");
+    assert_eq!(script.run("poll x b.0"), format!("waiting {} for a 0ms", 2 * MAX_BURIED + 2));
+    assert_eq!(script.machine.snapshot().queues[0].tickets.len(), MAX_BURIED + 2);
+    script.run("poll x b.0");
+    assert!(script.run("poll x b.0").starts_with("granted"));
+}
+
+#[test]
+fn keys_are_forgotten_after_a_time() {
+    let limits = Limits { idle_ttl: Some(Duration::from_millis(10)), ..Limits::default() };
+    check(
+        "an idle key is forgotten, a busy one is not",
+        limits,
+        "open a
+         enter x a.0
+         enter y a.1
+         leave x a.0
+         at 9
+         enter x a.2 = granted 9000 after a
+         leave x a.2
+         at 19
+         enter x a.3 = granted 19000
+         leave y a.1
+         enter y a.4 = granted 19001 after a",
+    );
+}
+
+#[test]
+fn dead_sessions_are_forgotten_after_a_time() {
+    let mut script = Script::new(Limits::default());
+    script.run("open a 10");
+    script.run("at 600009");
+    assert_eq!(script.run("open a 10"), "dead");
+    script.run("at 600010");
+    script.run("open b 10");
+    assert_eq!(script.machine.snapshot().sessions.len(), 1);
 }
 
 #[test]
@@ -375,24 +412,23 @@ fn eviction() {
         ),
     ];
     for (rule, lines) in rows {
-        check(rule, 2, lines);
+        check(rule, idle(2), lines);
     }
-    check("nothing is remembered", 0, "open a\nenter x a.0\nleave x a.0\nenter x a.1 = granted 2");
+    check("nothing is remembered", idle(0), "open a\nenter x a.0\nleave x a.0\nenter x a.1 = granted 2");
 }
 
 #[test]
 fn idle_keys_and_dead_sessions_cost_bounded_memory() {
-    let mut script = Script::new(10);
+    let mut script = Script::new(idle(10));
     for at in 0..5_000 {
         script.run(&format!("open s{at}"));
         script.run(&format!("enter k{at} s{at}.0"));
         script.run(&format!("close s{at}"));
     }
     let machine = &mut script.machine;
-    assert_eq!((machine.snapshot().idle.len(), machine.snapshot().sessions.len()), (10, 0));
+    assert_eq!((machine.snapshot().idle.len(), machine.snapshot().sessions.len()), (10, 1024));
     assert_eq!(machine.snapshot().queues, []);
-    assert_eq!((machine.dead.len(), machine.dead_order.len()), (1024, 1024));
-    machine.set_max_idle_keys(3);
+    machine.set_limits(idle(3));
     assert_eq!(machine.snapshot().idle.len(), 3);
 }
 
@@ -400,8 +436,10 @@ fn idle_keys_and_dead_sessions_cost_bounded_memory() {
 fn locks() {
     check(
         "a lock has one token and a fence that grows",
-        0,
-        "lock job t1 10 = acquired 1
+        idle(0),
+        "lock job t1 10 = unopened
+         open a
+         lock job t1 10 = acquired 1
          lock job t2 10 = busy 10ms
          lock other t2 10 = acquired 2
          lock job t1 10 = acquired 1
@@ -419,7 +457,8 @@ fn locks() {
          unlock job t2 = false
          lock job t1 10 = acquired 19001",
     );
-    let mut script = Script::new(0);
+    let mut script = Script::new(idle(0));
+    script.run("open a");
     for at in 0..100 {
         script.run(&format!("at {at}"));
         script.run(&format!("lock k{at} t 5"));

@@ -1,0 +1,157 @@
+//! For tests: a machine that is told what to do in words.
+
+use std::time::Duration;
+
+use super::{Effect, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId};
+use crate::coordinator::Fence;
+use crate::id::SessionId;
+use crate::time::Timestamp;
+
+/// A machine driven by words: each command gives one line with its reply and its effects.
+pub(super) struct Script {
+    pub(super) machine: Machine,
+    now: Micros,
+    elapsed: Option<Duration>,
+    epochs: Vec<Epoch>,
+}
+
+fn ticket(name: &str) -> TicketId {
+    let (session, seq) = name.split_once('.').unwrap();
+    TicketId { session: SessionId::from(session), seq: seq.parse().unwrap() }
+}
+
+fn millis(text: &str) -> Duration {
+    Duration::from_millis(text.parse().unwrap())
+}
+
+fn after(previous: Option<&SessionId>) -> String {
+    previous.map_or(String::new(), |previous| format!(" after {previous}"))
+}
+
+fn standing(standing: Standing) -> String {
+    let lease = |remaining: Option<Duration>| {
+        remaining.map_or(String::new(), |left| format!(" {}ms", left.as_millis()))
+    };
+    match standing {
+        Standing::Granted { fence, previous } => format!("granted {}{}", fence.0, after(previous.as_ref())),
+        Standing::Waiting { fence, holder, remaining } => {
+            format!("waiting {} for {holder}{}", fence.0, lease(remaining))
+        }
+        Standing::Busy { holder, remaining } => format!("busy {holder}{}", lease(remaining)),
+        Standing::Overloaded => "overloaded".to_owned(),
+        Standing::Unknown => "unknown".to_owned(),
+        Standing::Dead => "dead".to_owned(),
+    }
+}
+
+fn liveness(liveness: Liveness) -> String {
+    match liveness {
+        Liveness::Alive => "alive".to_owned(),
+        Liveness::Dead => "dead".to_owned(),
+    }
+}
+
+fn effect(effect: &Effect) -> String {
+    match effect {
+        Effect::Granted { key, ticket, fence, previous } => {
+            let TicketId { session, seq } = ticket;
+            format!("; {key} to {session}.{seq} {}{}", fence.0, after(previous.as_ref()))
+        }
+        Effect::Nudged { key, ticket } => format!("; {key} nudges {}.{}", ticket.session, ticket.seq),
+    }
+}
+
+impl Script {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { machine: Machine::new(limits), now: Micros(0), elapsed: None, epochs: Vec::new() }
+    }
+
+    fn open(&mut self, id: &str, at: Moment, opening: Opening<'_>) -> String {
+        let reply = liveness(self.machine.open(&SessionId::from(id), opening, at));
+        let epoch = self.machine.epoch().unwrap().clone();
+        if self.epochs.last() != Some(&epoch) {
+            self.epochs.push(epoch);
+        }
+        reply
+    }
+
+    /// The caller's own clock is told once.
+    fn at(&mut self) -> Moment {
+        Moment { now: self.now, elapsed: self.elapsed.take() }
+    }
+
+    pub(super) fn run(&mut self, command: &str) -> String {
+        let mut effects = Vec::new();
+        let words: Vec<_> = command.split(' ').collect();
+        let out = &mut effects;
+        let at = self.at();
+        let mut reply = match *words {
+            ["at", time] => {
+                self.now = Timestamp::from_millis(time.parse().unwrap()).into();
+                return String::new();
+            }
+            ["elapsed", time] => {
+                self.elapsed = Some(millis(time));
+                return String::new();
+            }
+            ["flush"] => {
+                self.machine.flush();
+                return String::new();
+            }
+            ["open", id] => self.open(id, at, Opening::default()),
+            ["open", id, lease] => {
+                self.open(id, at, Opening { lease: Some(millis(lease)), ..Opening::default() })
+            }
+            ["reopen", id, lease] => {
+                let known = self.epochs.last().cloned();
+                self.open(
+                    id,
+                    at,
+                    Opening { lease: Some(millis(lease)), known: known.as_ref(), ..Opening::default() },
+                )
+            }
+            ["floor", id, floor] => {
+                self.open(id, at, Opening { floor: Fence(floor.parse().unwrap()), ..Opening::default() })
+            }
+            ["beat", id] => liveness(self.machine.beat(&SessionId::from(id), at)),
+            ["close", id] => {
+                self.machine.close(&SessionId::from(id), at, out);
+                String::new()
+            }
+            ["enter", key, name] => standing(self.machine.enter(key, &ticket(name), at, out)),
+            ["try", key, name] => standing(self.machine.try_enter(key, &ticket(name), at, out)),
+            ["leave", key, name] => self.machine.leave(key, &ticket(name), at, out).to_string(),
+            ["poll", key, name] => standing(self.machine.poll(key, &ticket(name), at, out)),
+            ["lock", key, token, ttl] => match self.machine.lock_acquire(key, token, millis(ttl), at) {
+                Locking::Acquired(fence) => format!("acquired {}", fence.0),
+                Locking::Unopened => "unopened".to_owned(),
+                Locking::Busy { remaining } => format!("busy {}ms", remaining.as_millis()),
+            },
+            ["renew", key, token, ttl] => {
+                let renewed = self.machine.lock_renew(key, token, millis(ttl), at);
+                renewed.map_or("lost".to_owned(), |fence| format!("renewed {}", fence.0))
+            }
+            ["unlock", key, token] => self.machine.lock_release(key, token, at).to_string(),
+            _ => panic!("no command: {command}"),
+        };
+        reply.extend(effects.iter().map(effect));
+        reply
+    }
+}
+
+pub(super) fn idle(max_idle_keys: usize) -> Limits {
+    Limits { max_idle_keys, ..Limits::default() }
+}
+
+/// Runs lines of `command = reply; effects`. A command without `=` may answer anything.
+pub(super) fn check(rule: &str, limits: Limits, lines: &str) {
+    let mut script = Script::new(limits);
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match line.split_once(" = ") {
+            Some((command, expected)) => assert_eq!(script.run(command), expected, "{rule}: {line}"),
+            None => {
+                script.run(line);
+            }
+        }
+    }
+}
