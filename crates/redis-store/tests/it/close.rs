@@ -3,10 +3,10 @@
 use botmesh_core::error::StoreErrorKind as Kind;
 use botmesh_core::kv::Expect;
 use botmesh_core::store::Store as _;
+use botmesh_redis_store::RedisStore;
 use botmesh_test_servers::Redis;
 
-use crate::tools::{create, get, impatient, open, put, server};
-use botmesh_redis_store::RedisStore;
+use crate::tools::{create, get, impatient, open, put, server, until};
 
 /// Without the one that asks.
 fn connections(redis: &Redis) -> usize {
@@ -15,9 +15,7 @@ fn connections(redis: &Redis) -> usize {
 }
 
 async fn until_there_are(count: usize, redis: &Redis) {
-    while connections(redis) != count {
-        tokio::task::yield_now().await;
-    }
+    until("the end of connections", async || connections(redis) == count).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use botmesh_core::time::Timestamp;
 use botmesh_redis_store::RedisStore;
 use botmesh_test_servers::{Options, Redis};
 
-use crate::tools::{checkpoint, conversation, create, get, impatient, open, put, server, turn};
+use crate::tools::{checkpoint, conversation, create, get, impatient, open, put, server, turn, until_served};
 
 fn message(chat: &str) -> LogEntry {
     LogEntry {
@@ -144,9 +144,7 @@ async fn a_server_that_stands_still_leaves_a_write_of_unknown_effect() {
     assert!(error.retry());
     redis.thaw().unwrap();
     // It had been sent, once; and a later write sees it.
-    while let Err(error) = kv.get(&["k".into()]).await {
-        assert_eq!((error.kind(), error.effect()), (Kind::Unavailable, Effect::None), "{error}");
-    }
+    until_served(&kv).await;
     let outcome = kv.commit(vec![put("k", Expect::Absent, "v")]).await.unwrap().remove(0);
     let found = get(&kv, "k").await.unwrap().version;
     assert!(matches!(outcome, Outcome::Conflict(Some(version)) if version == found), "{outcome:?}");

@@ -4,6 +4,7 @@
 mod close;
 mod faults;
 mod keys;
+mod network;
 mod opening;
 mod permissions;
 mod restart;

@@ -8,7 +8,7 @@ use botmesh_core::kv::{Expect, Outcome, Version};
 use botmesh_redis_store::{RedisConfig, RedisStore};
 use botmesh_test_servers::{Options, Persistence, Redis};
 
-use crate::tools::{Kv, create, get, impatient, put};
+use crate::tools::{Kv, create, get, impatient, put, until, until_served};
 
 /// Creates entries one after the other until told to end. Answers with those that were acknowledged.
 async fn write(kv: Kv, task: usize, end: Arc<AtomicBool>) -> Vec<(String, Version)> {
@@ -42,7 +42,8 @@ async fn what_was_acknowledged_survives_a_killed_server() {
         let before = create_more(&redis, &kv).await;
         redis.kill().unwrap();
         redis.restart().unwrap();
-        assert!(get_soon(&kv, &before).await, "{before} is lost");
+        until_served(&kv).await;
+        assert!(get(&kv, &before).await.is_some(), "{before} is lost");
     }
     create_more(&redis, &kv).await;
     end.store(true, Ordering::Relaxed);
@@ -64,29 +65,14 @@ async fn create_more(redis: &Redis, kv: &Kv) -> String {
         other => panic!("{other:?}"),
     };
     let before = size();
-    while size() < before + MORE {
-        tokio::task::yield_now().await;
-    }
+    until("more writes", async || size() >= before + MORE).await;
     let key = format!("own {before}");
-    loop {
-        match kv.commit(vec![put(&key, Expect::Absent, "own")]).await {
-            Ok(_) => return key,
-            Err(error) => assert_eq!(error.kind(), Kind::Unavailable, "{error}"),
-        }
-    }
-}
-
-async fn get_soon(kv: &Kv, key: &str) -> bool {
-    loop {
-        match kv.get(&[key.to_owned().into()]).await {
-            Ok(found) => return found[0].is_some(),
-            Err(error) => assert_eq!(error.kind(), Kind::Unavailable, "{error}"),
-        }
-    }
+    create(kv, &key).await;
+    key
 }
 
 #[tokio::test]
-async fn calls_wait_for_a_server_that_comes_back() {
+async fn a_server_that_comes_back_is_found_again() {
     let redis = Redis::start(&Options::new().with_persistence(Persistence::Always)).unwrap();
     let store = RedisStore::open_with(redis.url(), RedisConfig::default()).await.unwrap();
     let kv = store.durability();
@@ -94,13 +80,8 @@ async fn calls_wait_for_a_server_that_comes_back() {
     redis.kill().unwrap();
     redis.restart().unwrap();
     // One of the first may be lost with the old connection; it then says so.
-    let found = loop {
-        match kv.get(&["k".into()]).await {
-            Ok(found) => break found,
-            Err(error) => assert_eq!(error.kind(), Kind::Unavailable, "{error}"),
-        }
-    };
-    assert_eq!(found[0].as_ref().map(|entry| entry.version), Some(version));
+    until_served(&kv).await;
+    assert_eq!(get(&kv, "k").await.map(|entry| entry.version), Some(version));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::coordinator::{Fence, Turn, TurnHandle};
-use botmesh_core::error::{LeaseLost, StoreError};
+use botmesh_core::error::{Effect, LeaseLost, StoreError, StoreErrorKind as Kind};
 use botmesh_core::id::{ConversationKey, SessionId};
 use botmesh_core::kv::{DurableKv, Entry, Expect, Index, Op, Outcome, Version};
 use botmesh_core::store::{Checkpoint, CheckpointPhase};
@@ -49,6 +49,28 @@ pub(crate) async fn create(kv: &Kv, key: &str) -> Version {
 
 pub(crate) async fn get(kv: &Kv, key: &str) -> Option<Entry> {
     kv.get(&[key.to_owned().into()]).await.unwrap().remove(0)
+}
+
+/// Waits for something that the server or the driver does on its own; 30 s at most.
+#[expect(clippy::disallowed_methods, reason = "a real server is waited for")]
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let limit = std::time::Instant::now() + Duration::from_secs(30);
+    while !holds().await {
+        assert!(std::time::Instant::now() < limit, "{what}: not within 30 s");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until the server answers again.
+pub(crate) async fn until_served(kv: &Kv) {
+    until("a call that is served", async || match kv.get(&["any".into()]).await {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!((error.kind(), error.effect()), (Kind::Unavailable, Effect::None), "{error}");
+            false
+        }
+    })
+    .await;
 }
 
 struct Steady;
