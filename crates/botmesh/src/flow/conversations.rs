@@ -249,7 +249,7 @@ impl Conversations {
     async fn message<'a>(&self, ctx: &'a Ctx, rows: &Rows) -> Result<Message<'a>, StoreError> {
         let taken = [&rows.local, &rows.shared].into_iter().flatten().filter_map(|row| row.input_order).max();
         let overtaken =
-            ctx.order().filter(|order| ctx.is_replay() && taken.is_some_and(|taken| *order < taken));
+            ctx.order().filter(|order| ctx.is_replay() && taken.is_some_and(|taken| *order <= taken));
         let handled_order = match (overtaken, ctx.scope().first_key(), &ctx.world().journal) {
             (Some(order), Some(first), Some(open)) => {
                 let handled = open.journal.outbox().get(&first).await?.is_some();

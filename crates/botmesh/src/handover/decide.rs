@@ -35,9 +35,10 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Whether it was handled before a later message came to this conversation, or began it.
+    /// Whether it was handled before a later message came to this conversation, or began it. Two processes may give the same
+    /// place in one instant.
     pub(crate) fn is_past(&self, row: &Checkpoint) -> bool {
-        self.handled_order.zip(row.input_order).is_some_and(|(handled, taken)| handled < taken)
+        self.handled_order.zip(row.input_order).is_some_and(|(handled, taken)| handled <= taken)
     }
 }
 

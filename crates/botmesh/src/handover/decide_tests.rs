@@ -255,6 +255,11 @@ fn of_answers() -> Vec<Row> {
             Route,
         ),
         when(
+            "so it is if the later one has the same place, given by another process",
+            Checkpoint { input_order: Some(5), ..row(OTHER) },
+            Route,
+        ),
+        when(
             "nor does it concern a conversation that began later elsewhere",
             Checkpoint { input_order: Some(6), ..stub(OTHER) },
             Route,
@@ -277,7 +282,7 @@ fn of_answers() -> Vec<Row> {
 fn every_rule_of_a_hand_over() {
     let rows: Vec<Row> =
         [of_persistent_flows(), of_other_flows(), of_answers()].into_iter().flatten().collect();
-    assert_eq!(rows.len(), 38);
+    assert_eq!(rows.len(), 39);
     for Row { says, local, shared, live, previous, record, comes_to } in rows {
         let (own, previous) = (SessionId::from(OWN), previous.map(SessionId::from));
         let found = Found {
