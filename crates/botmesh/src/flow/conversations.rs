@@ -247,7 +247,8 @@ impl Conversations {
 
     /// What is known of the message. That an earlier run of it came to something shows in the outbox.
     async fn message<'a>(&self, ctx: &'a Ctx, rows: &Rows) -> Result<Message<'a>, StoreError> {
-        let taken = [&rows.local, &rows.shared].into_iter().flatten().filter_map(|row| row.input_order).max();
+        let others = [&rows.local, &rows.shared].into_iter().flatten().filter(|row| !is_own(ctx, row));
+        let taken = others.filter_map(|row| row.input_order).max();
         let overtaken =
             ctx.order().filter(|order| ctx.is_replay() && taken.is_some_and(|taken| *order <= taken));
         let handled_order = match (overtaken, ctx.scope().first_key(), &ctx.world().journal) {

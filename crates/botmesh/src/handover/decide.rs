@@ -38,7 +38,8 @@ impl Message<'_> {
     /// Whether it was handled before a later message came to this conversation, or began it. Two processes may give the same
     /// place in one instant.
     pub(crate) fn is_past(&self, row: &Checkpoint) -> bool {
-        self.handled_order.zip(row.input_order).is_some_and(|(handled, taken)| handled <= taken)
+        let is_own = self.record.is_some() && row.input.as_ref() == self.record;
+        !is_own && self.handled_order.zip(row.input_order).is_some_and(|(handled, taken)| handled <= taken)
     }
 }
 
