@@ -7,6 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+/// The last millisecond that RFC 3339 has a form for.
+const LAST_OF_9999: i64 = 253_402_300_799_999;
+
 /// Milliseconds since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -53,9 +56,10 @@ impl Sub<Duration> for Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match u64::try_from(self.0) {
-            Ok(millis) => {
+            Ok(millis) if self.0 <= LAST_OF_9999 => {
                 write!(f, "{}", humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(millis)))
             }
+            Ok(millis) => write!(f, "{millis} ms after 1970"),
             Err(_) => write!(f, "{} ms before 1970", self.0.unsigned_abs()),
         }
     }

@@ -207,8 +207,16 @@ impl Dispatcher {
                 told
             }
             Some(Due::Live(overdue)) => {
-                self.time_out_live(turn, key, overdue).await;
-                Ok(())
+                if self.time_out_live(turn, key, overdue).await {
+                    return Ok(());
+                }
+                // Nobody would get further: if it still waits, that ends as where no code waits.
+                match self.conversations.due(turn, key, now).await? {
+                    Some(Due::Ended(overdue) | Due::Live(overdue)) => {
+                        self.end_wait(turn, key, &overdue).await
+                    }
+                    Some(Due::Idle(..)) | None => Ok(()),
+                }
             }
         }
     }
@@ -245,8 +253,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Lets code go on whose wait is over.
-    async fn time_out_live(&self, turn: &Turn, key: &ConversationKey, overdue: Overdue) {
+    /// Lets code go on whose wait is over. `false` if it cannot.
+    async fn time_out_live(&self, turn: &Turn, key: &ConversationKey, overdue: Overdue) -> bool {
         let world = Arc::clone(&self.world);
         let id = overdue.checkpoint.revision.0.to_string();
         let base = format!("t/{}/{id}/live", key.encode());
@@ -259,10 +267,20 @@ impl Dispatcher {
         let outcome = scope.drive(std::pin::pin!(going_on)).await;
         self.world.record_in_background(scope.close());
         match outcome {
-            Ok(Ok(None)) => {}
-            Ok(Ok(Some(ended))) => self.conversations.forget_ended(turn, ended).await,
-            Ok(Err(stopped)) => stopped.tell(&ctx),
-            Err(panic) => self.world.events.failure("a flow", panic_text(&*panic)),
+            Ok(Ok(ended)) => {
+                if let Some(ended) = ended {
+                    self.conversations.forget_ended(turn, ended).await;
+                }
+                true
+            }
+            Ok(Err(stopped)) => {
+                stopped.tell(&ctx);
+                matches!(stopped, Stopped::Store(_) | Stopped::Superseded)
+            }
+            Err(panic) => {
+                self.world.events.failure("a flow", panic_text(&*panic));
+                false
+            }
         }
     }
 

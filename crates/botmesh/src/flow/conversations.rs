@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -286,7 +287,7 @@ impl Conversations {
             let running = AssertUnwindSafe(flow.advance(ctx, start, &saver)).catch_unwind();
             let progress = tokio::select! {
                 biased;
-                progress = running => progress.unwrap_or_else(|panic| Err(Stopped::Handler(panic_text(&*panic).into()))),
+                progress = running => progress.unwrap_or_else(|panic| Err(panicked(&**flow, &*panic))),
                 () = &mut settle => Err(Stopped::Unsettled),
             };
             let result = match progress {
@@ -391,6 +392,12 @@ impl Conversations {
     pub(super) fn tell_timeout(&self, world: &World, key: &ConversationKey, flow: &str) {
         world.events.emit(BotEvent::FlowTimeout { key: key.clone(), flow: flow.to_owned() });
     }
+}
+
+/// A step that panics failed like any other. Code without steps has nowhere to stand: it is over, as if it had returned.
+fn panicked(flow: &dyn AnyFlow, panic: &(dyn Any + Send)) -> Stopped {
+    let why = panic_text(panic).into();
+    if flow.is_code() { Stopped::Over(why, None) } else { Stopped::Handler(why) }
 }
 
 /// Whether a checkpoint holds effects of this very message.

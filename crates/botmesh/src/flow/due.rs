@@ -92,10 +92,9 @@ impl Conversations {
                 None => Due::Ended(overdue),
             }));
         }
-        let Some(mut live) = live else {
-            self.clear_leftovers(turn, key, &rows, now).await?;
-            return Ok(None);
-        };
+        self.clear_leftovers(turn, key, &rows, now).await?;
+        let is_kept = checkpoint.due.is_none_or(|due| due > now);
+        let Some(mut live) = live.filter(|_| is_kept) else { return Ok(None) };
         match live.idle.take() {
             Some((at, idle)) if at <= now => Ok(Some(Due::Idle(live, idle))),
             idle => {
@@ -146,7 +145,11 @@ impl Conversations {
             None => Start::TimedOut(checkpoint.state.clone()),
         };
         let mut stored = self.stored(&rows, place, &checkpoint, earlier);
-        self.advance(ctx, &flow, start, &mut stored).await
+        self.advance(ctx, &flow, start, &mut stored).await.inspect_err(|stopped| {
+            if let Stopped::Incompatible(why) = stopped {
+                self.tell_incompatible(ctx, flow.name(), why);
+            }
+        })
     }
 
     /// Ends a conversation whose wait is over.

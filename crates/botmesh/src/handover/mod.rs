@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -57,17 +59,29 @@ impl Default for HandoverConfig {
 }
 
 fn text_or_content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Text(String),
-        Content(Content),
+    struct Message;
+    impl<'de> Visitor<'de> for Message {
+        type Value = Option<Content>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(r#"a text, or a content such as {"body": {"type": "text", "text": "Sorry!"}}"#)
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.into()))
+        }
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_none<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+            deserializer.deserialize_any(self)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Content::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
     }
-    let either = Option::<Either>::deserialize(deserializer)?;
-    Ok(either.map(|either| match either {
-        Either::Text(text) => text.into(),
-        Either::Content(content) => content,
-    }))
+    deserializer.deserialize_any(Message)
 }
 
 /// What becomes of flows that are not persistent.

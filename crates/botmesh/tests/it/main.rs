@@ -28,6 +28,7 @@ mod numbers;
 mod operating;
 mod order;
 mod outages;
+mod overdue;
 mod owners;
 mod parts;
 mod queues;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, OnAmbiguous, OnHandlerError, Text, Texts, TurnsConfig};
+use botmesh::{BotBuilder, HandoverConfig, OnAmbiguous, OnHandlerError, Text, Texts, TurnsConfig};
 use botmesh_testing::MockProvider;
 use serde_json::json;
 
@@ -109,4 +109,22 @@ fn a_setting_that_is_unknown_or_no_duration_is_refused_by_name() {
     assert!(error(json!({ "poll": 1.5 })).contains("whole number"));
     let turns = serde_json::from_value::<TurnsConfig>(json!({ "backlog": 1 })).expect_err("an unknown field");
     assert!(turns.to_string().contains("`backlog`"));
+}
+
+#[test]
+fn a_message_of_a_file_that_is_none_is_named() {
+    for (json, problem) in [
+        (r#"{"notify_message": 5}"#, "expected a text, or a content such as"),
+        (r#"{"notify_message": {"text": "Sorry!"}}"#, "missing field `body`"),
+        (r#"{"notify_message": {"body": {"type": "txt", "text": "Sorry!"}}}"#, "unknown variant `txt`"),
+    ] {
+        let error = serde_json::from_str::<HandoverConfig>(json).expect_err(json).to_string();
+        assert!(error.contains(problem), "{json}: {error}");
+    }
+    for json in [r#"{"notify_message": null}"#, r#"{"notify_message": "Sorry!"}"#] {
+        let config: HandoverConfig = serde_json::from_str(json).expect(json);
+        let written = serde_json::to_string(&config).expect("plain data");
+        let read: HandoverConfig = serde_json::from_str(&written).expect(&written);
+        assert_eq!(read.notify_message, config.notify_message);
+    }
 }

@@ -9,4 +9,5 @@ mod lives;
 mod memory_kv;
 mod memory_store;
 mod split;
+mod time;
 mod webhook;
