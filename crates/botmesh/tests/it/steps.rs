@@ -334,7 +334,7 @@ async fn flows_that_call_or_enter_each_other_for_ever_are_stopped() {
             };
             with(flow)(bot)
         });
-        assert!(life.deliver(Inbound::text("m1", "ana", "start")).await);
+        assert!(life.deliver(Inbound::text("begins", "ana", "start")).await);
         life.settled().await;
         assert!(life.event_names().contains(&"error"));
         talk(&life, &[("x", &["? x"])]).await;
