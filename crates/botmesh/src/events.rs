@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
+use crate::core::coordinator::Fence;
 use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
 use crate::core::time::Timestamp;
@@ -130,6 +131,40 @@ pub enum BotEvent {
         /// Why.
         reason: String,
     },
+    /// This replica leads: it connects the channel.
+    Leader {
+        /// What it leads, such as `provider:telegram`.
+        name: String,
+        /// The number of the leadership; it grows from leader to leader.
+        fence: Fence,
+        /// This replica.
+        replica: String,
+    },
+    /// This replica stands by: it does not use the channel.
+    Follower {
+        /// What it does not lead.
+        name: String,
+        /// Why.
+        reason: FollowerReason,
+        /// This replica.
+        replica: String,
+    },
+    /// The leadership came back to this replica, and its channel is still down: no replica can connect. Told once, until the
+    /// channel opens here.
+    LeaderUnhealthy {
+        /// What nobody leads.
+        name: String,
+        /// How often this replica has given it back since its channel was open.
+        step_downs: u32,
+        /// This replica.
+        replica: String,
+    },
+    /// Another replica has the same id, or had it and is not known to be dead after a minute. Both work; events and logs do
+    /// not tell them apart.
+    ReplicaIdTaken {
+        /// The id.
+        replica: String,
+    },
     /// The store does not compare checkpoints before it writes them; told once at the start. A replica that stood still for
     /// longer than its lease may write over a newer checkpoint, between a look at its turn and the write.
     CheckpointsNotCompared,
@@ -181,6 +216,18 @@ pub enum BotEvent {
     },
 }
 
+/// Why a replica does not lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FollowerReason {
+    /// Another one leads.
+    StandingBy,
+    /// Its channel was down for too long: it gave the leadership back, and stands behind the others.
+    ChannelDown,
+    /// It lost the leadership, and its channel was cut.
+    LeaseLost(LeaseLostReason),
+}
+
 impl BotEvent {
     /// The event's name, as in the documentation.
     pub fn name(&self) -> &'static str {
@@ -201,6 +248,10 @@ impl BotEvent {
             Self::InstanceLeaseRenewed => "durability:lease-renewed",
             Self::Superseded { .. } => "durability:superseded",
             Self::LeaseLost { .. } => "coordination:lease-lost",
+            Self::Leader { .. } => "coordination:leader",
+            Self::Follower { .. } => "coordination:follower",
+            Self::LeaderUnhealthy { .. } => "coordination:leader-unhealthy",
+            Self::ReplicaIdTaken { .. } => "coordination:replica-id-taken",
             Self::CheckpointsNotCompared => "coordination:checkpoints-not-compared",
             Self::Handover { .. } => "coordination:handover",
             Self::FlowIncompatible { .. } => "flow:incompatible",
@@ -219,6 +270,16 @@ impl fmt::Display for BotEvent {
             Self::CheckpointsNotCompared => f.write_str(
                 ": the store cannot compare checkpoints; use one that can, such as those of botmesh",
             ),
+            Self::Leader { name, fence, replica } => {
+                write!(f, " {name}, fence {}, replica {replica}", fence.0)
+            }
+            Self::Follower { name, reason, replica } => write!(f, " {name}: {reason:?}, replica {replica}"),
+            Self::LeaderUnhealthy { name, step_downs, replica } => {
+                write!(f, " {name}: given back {step_downs} times, replica {replica}")
+            }
+            Self::ReplicaIdTaken { replica } => {
+                write!(f, " {replica}: give each replica an id of its own, or none")
+            }
             Self::InstanceLeaseLost { reason } => write!(f, " {reason:?}"),
             Self::Error { context, error } => write!(f, " {context}: {error}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),
@@ -282,6 +343,8 @@ impl EventBus {
             BotEvent::Started | BotEvent::Stopped => tracing::info!(event = event.name()),
             BotEvent::JournalAvailable { .. }
             | BotEvent::ChannelAvailable { .. }
+            | BotEvent::Leader { .. }
+            | BotEvent::Follower { reason: FollowerReason::StandingBy, .. }
             | BotEvent::InstanceLeaseRenewed
             | BotEvent::Resolved { .. }
             | BotEvent::Handover { .. }

@@ -11,6 +11,7 @@ mod health;
 mod heartbeat;
 mod intake;
 mod lanes;
+mod leadership;
 mod metrics;
 mod scheduler;
 mod sweeper;
@@ -22,14 +23,15 @@ pub use botmesh_core as core;
 pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Coordination, Durability, Enqueued, EnterError, InboxConfig, Journals, OnDiverged,
-    OnHandlerError, OperateError, OutboxConfig, TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Coordination, CoordinationConfig, CoordinationStatus, Durability, Enqueued, EnterError,
+    InboxConfig, Journals, OnDiverged, OnHandlerError, OperateError, OutboxConfig, ProviderSession,
+    ReplicaRole, TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
 };
 pub use egress::Sent;
-pub use events::{BotEvent, DeadKind, describe};
+pub use events::{BotEvent, DeadKind, FollowerReason, describe};
 pub use file::{FileDurability, FileOptions};
 pub use flow::{
     Answer, Ask, AskAgain, AskError, Conv, Conversation, Field, Filled, Flow, FlowCtx, FlowState,
@@ -39,6 +41,7 @@ pub use handover::{
     Fallback, FallbackFunction, HandoverConfig, HandoverFlows, HandoverOutcome, Interrupted,
     InterruptedReason,
 };
+pub use leadership::{LeadError, Leadership};
 pub use metrics::{HistogramSnapshot, MetricsSnapshot};
 pub use scheduler::{
     Cancel, LastRun, Missed, Put, Schedule, ScheduleError, TaskCtx, TaskHandler, TaskInfo, TaskPage, Tasks,

@@ -18,6 +18,7 @@ use crate::egress::{Backlog, Echoes, Unrecorded};
 use crate::events::{BotEvent, DeadKind, EventBus};
 use crate::health::Health;
 use crate::lanes::Lanes;
+use crate::leadership::{ChannelLead, Replicas};
 use crate::metrics::Metrics;
 use crate::texts::Texts;
 
@@ -34,6 +35,9 @@ pub(crate) struct World {
     pub(crate) texts: Texts,
     /// Whether there may be other replicas.
     pub(crate) coordinated: bool,
+    pub(crate) replicas: Replicas,
+    /// Whether this one may use the channel.
+    pub(crate) lead: ChannelLead,
     /// Whether messages are written to the store's log.
     pub(crate) log_messages: bool,
     /// The most bytes of one message's media that a handler may load.
@@ -77,6 +81,41 @@ impl OpenJournal {
 }
 
 impl World {
+    /// A bot without journals that is alone and says nothing of itself.
+    pub(crate) fn new(
+        provider: Arc<dyn Provider>,
+        store: Arc<dyn Store>,
+        seams: Seams,
+        (events, metrics): (EventBus, Arc<Metrics>),
+        replicas: Replicas,
+        lead: ChannelLead,
+    ) -> Self {
+        Self {
+            provider,
+            store,
+            seams,
+            events,
+            metrics,
+            journal: None,
+            texts: Texts::default(),
+            coordinated: false,
+            replicas,
+            lead,
+            log_messages: false,
+            max_media_bytes: 0,
+            stopping: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            heart_stopped: CancellationToken::new(),
+            lapsed: AtomicBool::new(false),
+            superseded: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+            backlog: Backlog::default(),
+            echoes: Echoes::default(),
+            users: Lanes::default(),
+        }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.as_ref().map_or_else(|| self.seams.clock.now(), |open| open.journal.estimated_now())
     }

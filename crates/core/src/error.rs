@@ -269,7 +269,8 @@ pub enum SendError {
     /// Nothing was sent because the turn of the chat was lost.
     #[error("nothing was sent")]
     LeaseLost(#[from] LeaseLost),
-    /// Nothing was sent because another replica holds the channel's connection.
+    /// Nothing was sent because another replica holds the channel's connection. Only outside of a message, and without an
+    /// outbox: the replies of a turn wait for the one that does.
     #[error("nothing was sent")]
     NotLeader(#[from] NotLeader),
     /// Nothing was sent because the outbox could not be written.

@@ -43,6 +43,10 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// # Errors
     /// The bot runs the provider again after a delay if the error is retryable, and stops otherwise.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cuts the connection at once, without goodbyes: another replica may be about to connect. The
+    /// provider may be run again later.
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError>;
 
     /// Makes one attempt to send. Never retries by itself.
@@ -145,6 +149,9 @@ pub enum AdmitError {
     /// The bot is stopping. Another process or the next start will take the event.
     #[error("the bot is stopping; let the channel deliver the event again")]
     Stopping,
+    /// This replica may not use the channel any more. The one that may will get the event: do not confirm it.
+    #[error("another replica holds the channel's connection; let the channel deliver the event again")]
+    NotLeader,
     /// The event can never be taken over: an id is empty or longer than 512 bytes, a place is none, or it is larger than the
     /// journal's backend takes. Do not deliver it again.
     #[error("the event cannot be taken over: {0}")]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct MockProvider {
 struct Door {
     /// From 1.
     replica: usize,
+    /// Whether a connection opens.
+    reachable: AtomicBool,
     connection: watch::Sender<ConnectionState>,
     sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
 }
@@ -71,6 +74,11 @@ struct State {
     next_message: u64,
     faults: VecDeque<SendFault>,
     rule: Option<Rule>,
+    /// Who is connected, in the order of connecting, and everybody who ever was.
+    connected: Vec<usize>,
+    connections: Vec<usize>,
+    /// How often one connected while another one was.
+    overlaps: usize,
 }
 
 type Rule = Box<dyn Fn(&Sent) -> Option<SendFault> + Send>;
@@ -195,6 +203,46 @@ impl MockProvider {
         let mut state = self.shared.lock();
         state.faults.clear();
         state.rule = None;
+    }
+
+    /// Whether this replica can connect. While it cannot, its connection is closed, and does not open when a bot runs it.
+    pub fn set_reachable(&self, reachable: bool) {
+        self.door.reachable.store(reachable, Ordering::Relaxed);
+        match reachable && self.door.sink.borrow().is_some() {
+            true => self.opened(),
+            false => self.closed(),
+        }
+    }
+
+    /// The replicas that are connected now, in the order in which they connected.
+    pub fn connected(&self) -> Vec<usize> {
+        self.shared.lock().connected.clone()
+    }
+
+    /// Who connected so far, in order.
+    pub fn connections(&self) -> Vec<usize> {
+        self.shared.lock().connections.clone()
+    }
+
+    /// How often a replica connected while another one was connected.
+    pub fn overlaps(&self) -> usize {
+        self.shared.lock().overlaps
+    }
+
+    fn opened(&self) {
+        let replica = self.door.replica;
+        let opened = self.door.connection.send_replace(ConnectionState::Open) != ConnectionState::Open;
+        if opened {
+            let mut state = self.shared.lock();
+            state.overlaps += usize::from(!state.connected.is_empty());
+            state.connected.push(replica);
+            state.connections.push(replica);
+        }
+    }
+
+    fn closed(&self) {
+        self.door.connection.send_replace(ConnectionState::Closed);
+        self.shared.lock().connected.retain(|connected| *connected != self.door.replica);
     }
 
     /// Lets the sends go on that stand still now.
@@ -376,7 +424,7 @@ impl Provider for MockProvider {
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
-        let _running = Running::new(&self.door, sink);
+        let _running = Running::new(self, sink);
         stop.cancelled().await;
         Ok(())
     }
@@ -430,27 +478,29 @@ fn lost_answer() -> ChannelError {
 impl Door {
     fn new(replica: usize) -> Self {
         let (connection, sink) = (watch::Sender::new(ConnectionState::Closed), watch::Sender::new(None));
-        Self { replica, connection, sink }
+        Self { replica, reachable: AtomicBool::new(true), connection, sink }
     }
 }
 
 /// A bot runs the provider. Ends also when the bot is killed.
 struct Running<'a> {
-    door: &'a Door,
+    channel: &'a MockProvider,
     sink: Arc<dyn InboundSink>,
 }
 
 impl<'a> Running<'a> {
-    fn new(door: &'a Door, sink: Arc<dyn InboundSink>) -> Self {
-        door.sink.send_replace(Some(Arc::clone(&sink)));
-        door.connection.send_replace(ConnectionState::Open);
-        Self { door, sink }
+    fn new(channel: &'a MockProvider, sink: Arc<dyn InboundSink>) -> Self {
+        channel.door.sink.send_replace(Some(Arc::clone(&sink)));
+        if channel.door.reachable.load(Ordering::Relaxed) {
+            channel.opened();
+        }
+        Self { channel, sink }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let ended = self.door.sink.send_if_modified(|sink| {
+        let ended = self.channel.door.sink.send_if_modified(|sink| {
             let mine = sink.as_ref().is_some_and(|sink| Arc::ptr_eq(sink, &self.sink));
             if mine {
                 *sink = None;
@@ -458,7 +508,7 @@ impl Drop for Running<'_> {
             mine
         });
         if ended {
-            self.door.connection.send_replace(ConnectionState::Closed);
+            self.channel.closed();
         }
     }
 }

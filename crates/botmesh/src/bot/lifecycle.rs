@@ -1,17 +1,15 @@
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::channel::run_channel;
+use super::leader::{claim_replica_id, run_led_channel};
 use super::sink::Sink;
 use super::{Bot, Coordination, Definition, Durability, Running, TurnsConfig};
-use crate::core::coordinator::{Coordinator, MemoryHub};
+use crate::core::coordinator::MemoryHub;
 use crate::core::entropy::random_hex;
 use crate::core::error::{ChannelError, StoreError};
 use crate::core::id::InstanceId;
@@ -21,14 +19,14 @@ use crate::core::scope::Scope;
 use crate::core::spawn::Seams;
 use crate::core::store::Store;
 use crate::dispatch::Dispatcher;
-use crate::egress::{Backlog, Echoes, Egress};
+use crate::egress::Egress;
 use crate::events::{BotEvent, EventBus};
 use crate::flow::Conversations;
 use crate::handover::HandoverConfig;
 use crate::health::Health;
 use crate::heartbeat::keep_session;
 use crate::intake::Intake;
-use crate::lanes::Lanes;
+use crate::leadership::{ChannelLead, Replicas};
 use crate::metrics::MetricsSnapshot;
 use crate::scheduler::Scheduler;
 use crate::sweeper::{Busy, Sweeper};
@@ -37,7 +35,10 @@ use crate::world::{OpenJournal, World};
 use crate::{Error, Result};
 
 /// How long the channel may take to stop.
-const CHANNEL_STOP: Duration = Duration::from_secs(5);
+pub(super) const CHANNEL_STOP: Duration = Duration::from_secs(5);
+
+/// How long a replica that stops goes on leading for what is under way. Then the next one connects, and sends the rest.
+const LEADS_ON: Duration = Duration::from_millis(500);
 
 const LOOKING: &str = "looking for what waits for a retry";
 
@@ -103,7 +104,7 @@ struct Engine {
     turns: Arc<Turns>,
     intake: Arc<Intake>,
     sink: Arc<Sink>,
-    coordinator: Arc<dyn Coordinator>,
+    wake: Arc<Notify>,
     backlog: Arc<Semaphore>,
     /// Held while the sweeper sweeps.
     sweeping: Arc<Mutex<()>>,
@@ -135,28 +136,20 @@ impl Engine {
         };
         let events = bot.shared.events.clone();
         let (coordination, handover) = given_or_alone(coordination, &*store, &seams, &events).await?;
-        let coordinator = Arc::clone(&coordination.coordinator);
+        let coordinated = handover.is_some();
+        let replicas = Replicas::new(&coordination, &scope, &*seams.entropy);
+        let lead = match coordinated && coordination.one_connection(&*provider) {
+            true => ChannelLead::exclusive(),
+            false => ChannelLead::shared(),
+        };
+        let (told, metrics) = (bot.shared.events.clone(), Arc::clone(&bot.shared.metrics));
         let world = Arc::new(World {
-            provider,
-            store: Arc::clone(&store),
-            seams,
-            events,
-            metrics: Arc::clone(&bot.shared.metrics),
             journal,
             texts,
-            coordinated: handover.is_some(),
+            coordinated,
             log_messages,
             max_media_bytes,
-            stopping: CancellationToken::new(),
-            abort: CancellationToken::new(),
-            ended: CancellationToken::new(),
-            heart_stopped: CancellationToken::new(),
-            lapsed: AtomicBool::new(false),
-            superseded: CancellationToken::new(),
-            tracker: TaskTracker::new(),
-            backlog: Backlog::default(),
-            echoes: Echoes::default(),
-            users: Lanes::default(),
+            ..World::new(provider, Arc::clone(&store), seams, (told, metrics), replicas, lead)
         });
         let egress = Arc::new(Egress::new(Arc::clone(&world), sends));
         let conversations = Conversations::new(flows, store, limits, handover);
@@ -173,27 +166,31 @@ impl Engine {
         let intake = Arc::new(Intake::new(Arc::clone(&world), Arc::clone(&turns), Arc::clone(&backlog)));
         let sweeper =
             Sweeper::new(Arc::clone(&world), Arc::clone(&intake), Arc::clone(&turns), Arc::clone(&egress));
-        let sink = Arc::new(Sink { intake: Arc::clone(&intake), egress });
+        let sink = Arc::new(Sink { world: Arc::clone(&world), intake: Arc::clone(&intake), egress });
         let _ = bot.shared.running.set(Running::of(&sweeper));
         let (sweeping, busy) = (Arc::clone(&sweeper.sweeping), Arc::clone(&sweeper.busy));
+        let wake = Arc::clone(&sweeper.wake);
         start_heart(&world).await?;
         world.spawn_tracked("sweeper", sweeper.run());
         scheduler.start();
         world.events.emit(BotEvent::Started);
-        Ok(Self { world, turns, intake, sink, coordinator, backlog, sweeping, busy })
+        bot.shared.started.cancel();
+        Ok(Self { world, turns, intake, sink, wake, backlog, sweeping, busy })
     }
 
     /// Runs the channel until it is over. It connects while what is unfinished is being queued again.
     async fn receive(&self, stop: &Stop) -> Over {
         let world = &self.world;
         let no_more = world.stopping.child_token();
-        let mut channel = pin!(run_channel(world, &self.sink, &no_more));
+        let mut channel = pin!(run_led_channel(world, &self.sink, &self.wake, &no_more));
+        let mut replica = pin!(claim_replica_id(world));
         let over = tokio::select! {
             biased;
             () = stop.0.cancelled() => Over::Asked,
             () = world.superseded.cancelled() => Over::Superseded,
             () = world.journal_breaks() => Over::JournalBroken,
             () = asked_to_end() => Over::Asked,
+            never = &mut replica => match never {},
             over = &mut channel => {
                 // It may have been told to stop because of that.
                 return if world.superseded.is_cancelled() { Over::Superseded } else { over };
@@ -222,6 +219,12 @@ impl Engine {
         }
         world.stopping.cancel();
         world.tracker.close();
+        if world.lead.may_call() && world.lead.is_exclusive() {
+            self.within(LEADS_ON.min(limits.stop_timeout), false, world.tracker.wait()).await;
+        }
+        if let Some(leadership) = world.lead.resign() {
+            leadership.release();
+        }
         self.within(limits.stop_timeout, false, world.tracker.wait()).await;
         world.abort.cancel();
         self.turns.clear();
@@ -230,7 +233,7 @@ impl Engine {
         if world.journal.is_some() {
             self.within(Duration::from_secs(5), false, world.heart_stopped.cancelled()).await;
         }
-        self.coordinator.close().await;
+        world.replicas.coordinator.close().await;
         world.events.emit(BotEvent::Stopped);
     }
 
@@ -285,7 +288,7 @@ async fn given_or_alone(
         if !store.compares_checkpoints() {
             events.emit(BotEvent::CheckpointsNotCompared);
         }
-        let handover = given.handover.clone();
+        let handover = given.config.handover.clone();
         return Ok((given, Some(handover)));
     }
     let hub = MemoryHub::new(Arc::clone(&seams.clock)).with_floor(store.last_fence().await?);
@@ -298,6 +301,7 @@ impl Drop for Engine {
         self.world.stopping.cancel();
         self.world.abort.cancel();
         self.world.ended.cancel();
+        drop(self.world.lead.resign());
     }
 }
 

@@ -6,6 +6,8 @@ mod config;
 mod coordination;
 mod enter;
 mod journals;
+mod lead;
+mod leader;
 mod lifecycle;
 mod sink;
 mod spawner;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
 
 use crate::core::content::Content;
 use crate::core::error::SendError;
@@ -39,9 +42,10 @@ use crate::turns::Turns;
 use crate::world::World;
 pub use builder::BotBuilder;
 pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
-pub use coordination::Coordination;
+pub use coordination::{Coordination, CoordinationConfig, ProviderSession};
 pub use enter::EnterError;
 pub use journals::{Journals, OperateError};
+pub use lead::{CoordinationStatus, ReplicaRole};
 use lifecycle::Stop;
 pub use spawner::TokioSpawner;
 
@@ -86,6 +90,8 @@ struct Shared {
     events: EventBus,
     metrics: Arc<Metrics>,
     stop: Stop,
+    /// Cancelled when the bot runs.
+    started: CancellationToken,
 }
 
 /// What sends need of a running bot.
@@ -137,6 +143,7 @@ impl Bot {
             events: EventBus::new(),
             metrics,
             stop: Stop::default(),
+            started: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -203,7 +210,8 @@ impl Bot {
     /// Sends outside of any message. Without `key` it has a random one: a second call is another message.
     ///
     /// # Errors
-    /// As [`Ctx::reply`](crate::Ctx::reply), and [`SendError::Stopped`] before the bot runs.
+    /// As [`Ctx::reply`](crate::Ctx::reply), [`SendError::Stopped`] before the bot runs, and [`SendError::NotLeader`] on a
+    /// replica that stands by: [`enqueue`](Self::enqueue) leaves the send to the one that leads.
     pub async fn send(
         &self,
         chat: impl Into<ChatId>,

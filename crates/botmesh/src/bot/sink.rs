@@ -8,9 +8,11 @@ use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
 use crate::egress::Egress;
 use crate::flow::OWN_EVENTS;
 use crate::intake::Intake;
+use crate::world::World;
 
 /// Where the channel hands over what it received: events to the intake, echoes to the egress.
 pub(super) struct Sink {
+    pub(super) world: Arc<World>,
     pub(super) intake: Arc<Intake>,
     pub(super) egress: Arc<Egress>,
 }
@@ -23,10 +25,12 @@ impl InboundSink for Sink {
         {
             return Err(AdmitError::Invalid(format!("`{event}` is an event that only the bot itself makes")));
         }
+        self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         self.intake.admit(inbound).await
     }
 
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
+        self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         Ok(self.egress.confirm(token, &receipt).await?)
     }
 }

@@ -22,6 +22,12 @@ struct Chats {
     overflows: u64,
 }
 
+impl Chats {
+    fn forget_all(&mut self) {
+        *self = Self { overflows: self.overflows + 1, ..Self::default() };
+    }
+}
+
 impl Backlog {
     fn lock(&self) -> MutexGuard<'_, Chats> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,8 +44,13 @@ impl Backlog {
         let mut chats = self.lock();
         chats.known.insert(hash(chat));
         if chats.known.len() > REMEMBERED {
-            *chats = Chats { overflows: chats.overflows + 1, ..Chats::default() };
+            chats.forget_all();
         }
+    }
+
+    /// Others may have left sends to any chat.
+    pub(crate) fn doubt(&self) {
+        self.lock().forget_all();
     }
 
     /// The chat has no unfinished sends.

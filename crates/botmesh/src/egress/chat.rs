@@ -88,7 +88,11 @@ impl Egress {
                     !gone.iter().any(|record| parts.iter().any(|part| part.record.key == record.key));
                 return Ok(Sent { key: key.clone(), message: first.record.message.clone(), deduped });
             };
-            self.may_call(scope).await?;
+            self.may_act(scope).await?;
+            if !self.world.lead.may_call() {
+                self.await_leader(open, key, give_up).await?;
+                continue;
+            }
             // The parts may have been journaled by two calls.
             let until =
                 parts.iter().map(|part| (part.record.order, u32::MAX)).max().unwrap_or(last.record.place());
@@ -106,6 +110,20 @@ impl Egress {
             }
             self.world.seams.clock.sleep(due.since(self.world.now())).await;
         }
+    }
+
+    /// Waits a while for the replica that leads, which sends it.
+    async fn await_leader(
+        &self,
+        open: &OpenJournal,
+        key: &SendKey,
+        give_up: Timestamp,
+    ) -> Result<(), SendError> {
+        if self.world.now() >= give_up {
+            return Err(SendError::Deferred { key: key.clone() });
+        }
+        self.world.seams.clock.sleep(open.config.poll).await;
+        Ok(())
     }
 
     /// Sends what is due in a chat, unless somebody waits for a send to it and does so himself. `due` are sends that are

@@ -83,8 +83,13 @@ impl Egress {
         let fingerprint = derived.is_some().then(|| fingerprint(chat, &content));
         let key = key.or(derived).unwrap_or_else(|| self.random_key());
         let source = scope.and_then(|scope| scope.record().cloned());
-        let result = match (self.may_call(scope).await, &self.world.journal) {
-            (Err(lost), _) => Err(lost),
+        let may_send = match (scope, &self.world.journal) {
+            // What a turn sends waits in the outbox for the replica that leads.
+            (Some(scope), Some(_)) if !scope.is_unjournaled() => self.may_act(Some(scope)).await,
+            _ => self.may_call(scope).await,
+        };
+        let result = match (may_send, &self.world.journal) {
+            (Err(refused), _) => Err(refused),
             (Ok(()), None) => self.send_directly(scope, key, chat, content).await,
             (Ok(()), Some(open)) => {
                 let send = Send { key, chat: chat.clone(), content, fingerprint, source };
@@ -101,6 +106,12 @@ impl Egress {
 
     /// Whether this process may call the channel now: for a turn, or on its own.
     async fn may_call(&self, scope: Option<&TurnScope>) -> Result<(), SendError> {
+        self.may_act(scope).await?;
+        Ok(self.world.lead.check()?)
+    }
+
+    /// Whether this process may go on with a send: for a turn, or on its own.
+    async fn may_act(&self, scope: Option<&TurnScope>) -> Result<(), SendError> {
         if let Some(scope) = scope {
             scope.check().await?;
             if scope.is_unjournaled() {
@@ -295,7 +306,10 @@ impl Egress {
             }
             Attempted::Unknown => Ok(Sent { key, message: None, deduped: false }),
             Attempted::Dead(record) => Err(dead(&record)),
-            Attempted::Waiting(_) => Box::pin(self.finish(open, scope, key, lane)).await,
+            // The replica that leads now sends it.
+            Attempted::Waiting(_) | Attempted::Refused(SendError::NotLeader(_)) => {
+                Box::pin(self.finish(open, scope, key, lane)).await
+            }
             Attempted::Lost => Err(SendError::Deferred { key }),
             Attempted::Refused(lost) => Err(lost),
         }
@@ -341,6 +355,10 @@ impl Egress {
         }
     }
 
+    fn goes_out_at_once(&self, chat: &ChatId) -> bool {
+        self.world.lead.may_call() && !self.world.backlog.may_hold(chat)
+    }
+
     /// Journals a send in one or more parts, unless its key is known.
     async fn journal<'a>(
         &'a self,
@@ -353,7 +371,7 @@ impl Egress {
         let now = self.world.now();
         let order = open.journal.next_order(now);
         let record = match contents.pop() {
-            Some(content) if contents.is_empty() && !self.world.backlog.may_hold(&send.chat) => {
+            Some(content) if contents.is_empty() && self.goes_out_at_once(&send.chat) => {
                 let Send { key, chat, fingerprint, source, .. } = send;
                 let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
                 let send = Send { key, chat, content, fingerprint: *fingerprint, source };

@@ -51,13 +51,15 @@ pub(crate) struct Sweeper {
     /// When all that is unfinished was last looked at and nothing of a dead process was found, on the monotonic clock, and
     /// whose sessions had ended then.
     clean: Arc<std::sync::Mutex<Option<Clean>>>,
-    /// When the chats with unfinished sends were last counted, on the monotonic clock.
-    noted: Arc<std::sync::Mutex<Option<Duration>>>,
+    /// When the chats with unfinished sends were last counted, on the monotonic clock, and how often this replica had won the
+    /// channel then.
+    noted: Arc<std::sync::Mutex<Option<(Duration, u64)>>>,
     purging: Arc<std::sync::Mutex<Purging>>,
     told: Arc<Told>,
 }
 
-type Clean = (Duration, HashSet<(Owner, Leased)>);
+/// And how often this replica had won the channel by then: before, nobody looked at the sends.
+type Clean = (Duration, HashSet<(Owner, Leased)>, u64);
 
 impl Sweeper {
     pub(crate) fn new(
@@ -122,6 +124,10 @@ impl Sweeper {
             self.recover(open).await?;
             self.purge(open).await?;
         }
+        // Without an outbox, what a replica that stands by says in a conversation reaches nobody.
+        if self.world.journal.is_none() && !self.world.lead.may_call() {
+            return Ok(());
+        }
         self.do_all_due().await
     }
 
@@ -134,7 +140,10 @@ impl Sweeper {
             self.tell_unreadable(&due.inbox.unreadable);
             self.tell_unreadable(&due.outbox.unreadable);
             self.adopt(open, due.inbox.records).await?;
-            self.take_sends(open, due.outbox.records).await?;
+            // A replica that stands by leaves them to the one that leads.
+            if self.world.lead.may_call() {
+                self.take_sends(open, due.outbox.records).await?;
+            }
             match due.inbox.next {
                 Some(next) if !self.world.stopping.is_cancelled() => after = Some(next),
                 _ => return Ok(()),
@@ -170,7 +179,10 @@ impl Sweeper {
         }
         let now = self.world.seams.clock.monotonic();
         let (ended, lease) = (sessions.ended(), open.config.leases().shorter());
-        let is_clean = |(at, known): &Clean| now.saturating_sub(*at) < lease && ended.is_subset(known);
+        let terms = self.world.lead.terms();
+        let is_clean = |(at, known, of): &Clean| {
+            now.saturating_sub(*at) < lease && ended.is_subset(known) && *of == terms
+        };
         if self.clean.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(is_clean) {
             return Ok(());
         }
@@ -190,10 +202,15 @@ impl Sweeper {
                 }
             }
         }
-        found |= self.settle_orphaned_sends(open, &sessions).await?;
+        let leads = self.world.lead.may_call();
+        if leads {
+            found |= self.settle_orphaned_sends(open, &sessions).await?;
+        }
         if !found {
-            open.journal.remove_expired(&sessions).await?;
-            *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, ended));
+            if leads {
+                open.journal.remove_expired(&sessions).await?;
+            }
+            *self.clean.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, ended, terms));
         }
         Ok(())
     }

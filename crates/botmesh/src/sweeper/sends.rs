@@ -93,8 +93,10 @@ impl Sweeper {
     /// Makes known which chats have unfinished sends: at the start, and again, once in a lease, when they were too many.
     pub(super) async fn note_chats_with_sends(&self, open: &OpenJournal) -> Result<(), StoreError> {
         let (backlog, now) = (&self.world.backlog, self.world.seams.clock.monotonic());
-        let tried = *self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let recently = tried.is_some_and(|tried| now.saturating_sub(tried) < open.config.inbox.lease);
+        let (tried, terms) =
+            (*self.noted.lock().unwrap_or_else(PoisonError::into_inner), self.world.lead.terms());
+        let recently = tried
+            .is_some_and(|(tried, of)| now.saturating_sub(tried) < open.config.inbox.lease && of == terms);
         if backlog.is_complete() || recently {
             return Ok(());
         }
@@ -113,7 +115,7 @@ impl Sweeper {
             }
         }
         backlog.complete(overflows);
-        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, terms));
         Ok(())
     }
 }

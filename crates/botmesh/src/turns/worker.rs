@@ -328,12 +328,12 @@ impl Turns {
     }
 
     pub(crate) async fn take_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
-        let Coordination { coordinator, turn_wait, .. } = &self.coordination;
+        let Coordination { coordinator, config } = &self.coordination;
         let taking = async { coordinator.enter(&key.encode()).await?.granted().await };
         let turn = tokio::select! {
             biased;
             turn = taking => turn?,
-            () = self.world.seams.clock.sleep(*turn_wait) => {
+            () = self.world.seams.clock.sleep(config.turn_wait) => {
                 let reason = CoordinationUnavailableReason::Timeout;
                 return Err(CoordinationUnavailable { reason, source: None });
             }

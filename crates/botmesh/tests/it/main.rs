@@ -20,6 +20,8 @@ mod handover_limits;
 mod handover_turns;
 mod journals;
 mod keys;
+mod leadership;
+mod leadership_sends;
 mod leases;
 mod long_texts;
 mod media;

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -41,11 +41,17 @@ struct State {
     jump: i64,
     /// Cancelled when the data is lost.
     epoch: CancellationToken,
+    /// The sessions that ended without giving back what they held, the latest last.
+    expired: VecDeque<SessionId>,
 }
+
+/// How many ended sessions are remembered.
+const MAX_EXPIRED: usize = 1_000;
 
 /// What a waiting ticket is told.
 struct Grant {
     previous: Option<SessionId>,
+    given_back: bool,
 }
 
 impl MemoryHub {
@@ -59,6 +65,7 @@ impl MemoryHub {
             floor: Fence(0),
             jump: 0,
             epoch: CancellationToken::new(),
+            expired: VecDeque::new(),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
@@ -148,6 +155,11 @@ impl Shared {
 }
 
 impl State {
+    fn grant(&self, previous: Option<SessionId>) -> Grant {
+        let given_back = previous.as_ref().is_none_or(|previous| !self.expired.contains(previous));
+        Grant { previous, given_back }
+    }
+
     /// Who is to be woken. A grant that nobody waits for is given back at once.
     fn grants(&mut self, now: Micros) -> Vec<(oneshot::Sender<Grant>, Grant)> {
         let mut grants = Vec::new();
@@ -156,7 +168,7 @@ impl State {
             told += 1;
             if let Effect::Granted { key, ticket, previous, .. } = effect {
                 match self.waiters.remove(&ticket) {
-                    Some(waiter) => grants.push((waiter, Grant { previous })),
+                    Some(waiter) => grants.push((waiter, self.grant(previous))),
                     None => {
                         self.machine.leave(&key, &ticket, now, &mut self.effects);
                     }
@@ -215,6 +227,12 @@ impl Session {
             return;
         }
         let own_waiters: Vec<_> = self.hub.step(|state, now| {
+            if end != CLOSED {
+                state.expired.push_back(self.id.clone());
+                if state.expired.len() > MAX_EXPIRED {
+                    state.expired.pop_front();
+                }
+            }
             state.machine.close(&self.id, now, &mut state.effects);
             state.waiters.extract_if(|ticket, _| ticket.session == self.id).collect()
         });
@@ -273,6 +291,16 @@ impl MemoryCoordinator {
         self.replica.partitioned.store(false, Ordering::SeqCst);
     }
 
+    fn next_ticket(&self) -> Result<(Arc<Session>, TicketId), CoordinationUnavailable> {
+        if self.replica.partitioned.load(Ordering::SeqCst) {
+            return Err(down("the hub cannot be reached"));
+        }
+        let session = self.current();
+        let seq = session.last_seq.fetch_add(1, Ordering::Relaxed);
+        let ticket = TicketId { session: session.id.clone(), seq };
+        Ok((session, ticket))
+    }
+
     fn begin_again(&self, end: u8) {
         let lost = {
             let mut current = self.replica.session.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,6 +329,8 @@ impl fmt::Debug for MemoryCoordinator {
     }
 }
 
+const CLOSED_COORDINATOR: &str = "the coordinator is closed";
+
 fn down(why: &'static str) -> CoordinationUnavailable {
     CoordinationUnavailable { reason: CoordinationUnavailableReason::Down, source: Some(why.into()) }
 }
@@ -312,15 +342,10 @@ impl Coordinator for MemoryCoordinator {
     }
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
-        if self.replica.partitioned.load(Ordering::SeqCst) {
-            return Err(down("the hub cannot be reached"));
-        }
-        let session = self.current();
-        let seq = session.last_seq.fetch_add(1, Ordering::Relaxed);
-        let ticket = TicketId { session: session.id.clone(), seq };
+        let (session, ticket) = self.next_ticket()?;
         let entered =
             session.hub.step(|state, now| match state.machine.enter(key, &ticket, now, &mut state.effects) {
-                Standing::Granted { fence, previous } => Ok((fence, Place::Head(Grant { previous }))),
+                Standing::Granted { fence, previous } => Ok((fence, Place::Head(state.grant(previous)))),
                 Standing::Waiting { fence, .. } => {
                     let (waiter, waiting) = oneshot::channel();
                     state.waiters.insert(ticket.clone(), waiter);
@@ -330,13 +355,28 @@ impl Coordinator for MemoryCoordinator {
                     reason: CoordinationUnavailableReason::Overloaded,
                     source: Some("as many tickets as may wait for the key do".into()),
                 }),
-                Standing::Busy { .. } | Standing::Unknown | Standing::Dead => {
-                    Err(down("the coordinator is closed"))
-                }
+                Standing::Busy { .. } | Standing::Unknown | Standing::Dead => Err(down(CLOSED_COORDINATOR)),
             });
         let (fence, place) = entered?;
         let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
+    }
+
+    async fn try_enter(&self, key: &str) -> Result<Option<Turn>, CoordinationUnavailable> {
+        let (session, ticket) = self.next_ticket()?;
+        let entered = session.hub.step(|state, now| {
+            match state.machine.try_enter(key, &ticket, now, &mut state.effects) {
+                Standing::Granted { fence, previous } => Ok(Some((fence, state.grant(previous)))),
+                Standing::Dead => Err(down(CLOSED_COORDINATOR)),
+                Standing::Busy { .. }
+                | Standing::Waiting { .. }
+                | Standing::Overloaded
+                | Standing::Unknown => Ok(None),
+            }
+        });
+        let Some((fence, grant)) = entered? else { return Ok(None) };
+        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
+        Ok(Some(claim.turn(fence, grant)))
     }
 
     async fn close(&self) {
@@ -353,6 +393,14 @@ struct Claim {
 }
 
 impl Claim {
+    /// The turn that was granted to it.
+    fn turn(self, fence: Fence, grant: Grant) -> Turn {
+        let session = self.session.id.clone();
+        let given_back = grant.given_back;
+        let handle = Arc::new(MemoryTurn { claim: self, given_back, released: Notify::new() });
+        Turn::new(fence, session, grant.previous, handle)
+    }
+
     /// Leaves the queue. Whether it was still there.
     fn leave(&self) -> bool {
         if self.left.swap(true, Ordering::SeqCst) {
@@ -396,14 +444,13 @@ impl TicketHandle for MemoryTicket {
         };
         let claim = self.claim.take().filter(|claim| claim.session.check().is_ok());
         let Some(claim) = claim else { return Err(down("the session of the ticket has ended")) };
-        let session = claim.session.id.clone();
-        let handle = Arc::new(MemoryTurn { claim, released: Notify::new() });
-        Ok(Turn::new(self.fence, session, grant.previous, handle))
+        Ok(claim.turn(self.fence, grant))
     }
 }
 
 struct MemoryTurn {
     claim: Claim,
+    given_back: bool,
     released: Notify,
 }
 
@@ -431,5 +478,9 @@ impl TurnHandle for MemoryTurn {
         if self.claim.leave() {
             self.released.notify_waiters();
         }
+    }
+
+    fn was_given_back(&self) -> bool {
+        self.given_back
     }
 }

@@ -9,6 +9,8 @@ mod memory;
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,34 @@ pub trait Coordinator: Send + Sync + 'static {
     /// # Cancel safety
     /// A dropped call leaves no ticket behind (at most for one round trip).
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable>;
+
+    /// Takes the turn of `key` if nobody holds it or waits for it; `None` if somebody does. The default takes a ticket and
+    /// gives it back if it is not the head of its queue.
+    ///
+    /// # Errors
+    /// As [`enter`](Self::enter).
+    ///
+    /// # Cancel safety
+    /// As [`enter`](Self::enter).
+    async fn try_enter(&self, key: &str) -> Result<Option<Turn>, CoordinationUnavailable> {
+        let mut ticket = self.enter(key).await?;
+        let mut granted = ticket.handle.granted();
+        match granted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(turn) => turn.map(Some),
+            Poll::Pending => Ok(None),
+        }
+    }
+
+    /// How long before its lease runs out a session stops acting at the latest. Who takes a turn that was not given back
+    /// waits as long before it uses what only one process may use. Default 1 s.
+    fn margin(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// How long ago the last accepted heartbeat of the session began. `None`, the default, if it needs none.
+    fn last_beat(&self) -> Option<Duration> {
+        None
+    }
 
     /// Ends the session: gives back every ticket and turn and lets others go on at once. Later calls fail.
     async fn close(&self);
@@ -112,6 +142,11 @@ pub trait TurnHandle: Send + Sync {
 
     /// Gives the turn back. Later checks fail. Harmless when repeated.
     fn release(&self);
+
+    /// Whether the one before gave the turn back; see [`Turn::was_given_back`].
+    fn was_given_back(&self) -> bool {
+        false
+    }
 }
 
 impl Turn {
@@ -139,6 +174,12 @@ impl Turn {
     /// process remembers of the chat is still the latest.
     pub fn previous_holder(&self) -> Option<&SessionId> {
         self.previous.as_ref()
+    }
+
+    /// Whether the previous holder gave the turn back. `false` if its session ended under it, or if the coordinator does not
+    /// know: it may not have noticed yet.
+    pub fn was_given_back(&self) -> bool {
+        self.handle.was_given_back()
     }
 
     /// Whether the turn is still held.

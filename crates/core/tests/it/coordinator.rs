@@ -77,6 +77,41 @@ fn turns_of_a_chat_are_served_in_the_order_of_the_tickets_across_replicas() {
     }
 }
 
+#[tokio::test]
+async fn a_try_takes_a_free_turn_and_waits_for_none() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let turn = a.try_enter("job").await.unwrap().unwrap();
+    assert!(b.try_enter("job").await.unwrap().is_none());
+    assert!(a.try_enter("job").await.unwrap().is_none(), "not even the same replica has it twice");
+    let mut ticket = enter(&b, "job");
+    turn.release();
+    assert!(a.try_enter("job").await.unwrap().is_none(), "somebody was before");
+    let next = take(&mut ticket);
+    assert!(next.fence() > turn.fence());
+    next.release();
+    assert_eq!(a.try_enter("job").await.unwrap().unwrap().previous_holder(), Some(&b.session()));
+    a.close().await;
+    assert!(a.try_enter("job").await.is_err());
+}
+
+#[tokio::test]
+async fn a_turn_tells_whether_the_one_before_was_given_back() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let first = a.try_enter("job").await.unwrap().unwrap();
+    assert!(first.was_given_back(), "nobody had it");
+    let mut ticket = enter(&b, "job");
+    first.release();
+    let second = take(&mut ticket);
+    assert!(second.was_given_back());
+    let mut ticket = enter(&a, "job");
+    b.crash();
+    assert!(!take(&mut ticket).was_given_back());
+    a.close().await;
+    assert!(replica(&hub).try_enter("job").await.unwrap().unwrap().was_given_back());
+}
+
 #[test]
 fn chats_do_not_wait_for_each_other() {
     let replica = replica(&hub());

@@ -6,6 +6,7 @@ use std::task::Context;
 
 use botmesh::{Bot, BotEvent};
 use botmesh_core::coordinator::MemoryCoordinator;
+use botmesh_core::provider::{ConnectionState, Provider};
 use botmesh_core::spawn::Spawner;
 use tokio::sync::broadcast;
 
@@ -115,6 +116,10 @@ impl Life {
     /// Whether it takes messages over.
     pub(super) fn is_open(&self) -> bool {
         !self.is_over() && !self.is_frozen() && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        *self.channel.connection().borrow() == ConnectionState::Open
     }
 
     /// Whether its tasks are run. Those of a dead life only until the backend has answered what it was asked before.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use botmesh::{BotBuilder, Durability, HandoverConfig};
+use botmesh::{BotBuilder, CoordinationConfig, Durability, HandoverConfig, ProviderSession};
 use botmesh_core::coordinator::MemoryHub;
 use botmesh_core::entropy::SeededEntropy;
 use botmesh_core::kv::DurableKv;
 use botmesh_core::memory::{MemoryKv, MemoryStore};
+use botmesh_core::provider::Provider;
 use botmesh_core::store::Store;
 
 use super::TestBot;
@@ -24,20 +25,9 @@ pub struct TestBotOptions {
     durability: Option<Durability>,
     each_life: EachLife,
     replicas: usize,
-    sharing: Option<Sharing>,
+    /// How the replicas share the chats; `None` for a bot that is alone.
+    sharing: Option<CoordinationConfig>,
     seed: Option<u64>,
-}
-
-/// How the replicas share the chats; `None` for a bot that is alone.
-struct Sharing {
-    handover: HandoverConfig,
-    turn_wait: Duration,
-}
-
-impl Sharing {
-    fn new() -> Self {
-        Self { handover: HandoverConfig::default(), turn_wait: Duration::from_secs(120) }
-    }
 }
 
 impl TestBotOptions {
@@ -55,7 +45,7 @@ impl TestBotOptions {
     }
 
     pub(super) fn replicas(count: usize) -> Self {
-        Self { replicas: count, sharing: Some(Sharing::new()), ..Self::alone() }
+        Self { replicas: count, sharing: Some(CoordinationConfig::default()), ..Self::alone() }
     }
 
     /// With journals in this backend. They are the bot's as they are in production; what is in them already, the bot
@@ -92,13 +82,20 @@ impl TestBotOptions {
 
     /// With this hand-over of conversations from replica to replica. Default: [`HandoverConfig::default`].
     pub fn handover(mut self, handover: HandoverConfig) -> Self {
-        self.sharing.get_or_insert_with(Sharing::new).handover = handover;
+        self.sharing.get_or_insert_default().handover = handover;
         self
     }
 
     /// With this bound of the wait for a chat's turn, in virtual time. Default 2 min.
     pub fn turn_wait(mut self, wait: Duration) -> Self {
-        self.sharing.get_or_insert_with(Sharing::new).turn_wait = wait;
+        self.sharing.get_or_insert_default().turn_wait = wait;
+        self
+    }
+
+    /// With these settings of the replicas, of which `handover` and `turn_wait` are the two that are used most. A replica id
+    /// in them is that of all replicas.
+    pub fn coordination(mut self, config: CoordinationConfig) -> Self {
+        self.sharing = Some(config);
         self
     }
 
@@ -144,8 +141,15 @@ impl TestBotOptions {
     ) -> TestBot {
         let clock = VirtualClock::new();
         let hub = || MemoryHub::new(Arc::new(clock.clone()));
-        let shared =
-            self.sharing.map(|Sharing { handover, turn_wait }| Shared { hub: hub(), handover, turn_wait });
+        let one_connection = |config: &CoordinationConfig| match config.provider_session {
+            ProviderSession::Leader => true,
+            ProviderSession::Shared => false,
+            ProviderSession::Auto => self.channel.capabilities().exclusive_session,
+        };
+        let shared = self.sharing.map(|config| {
+            let one_connection = one_connection(&config);
+            Shared { hub: hub(), config, one_connection }
+        });
         let alone = shared.is_none();
         let named = self.durability.as_ref().and_then(|durability| durability.instance_id.clone());
         let stage = Arc::new(Stage {

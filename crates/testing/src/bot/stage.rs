@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use botmesh::{Bot, BotBuilder, BotEvent, Coordination, Durability, HandoverConfig};
+use botmesh::{Bot, BotBuilder, BotEvent, Coordination, CoordinationConfig, Durability};
 use botmesh_core::coordinator::{Fence, MemoryCoordinator, MemoryHub};
 use botmesh_core::entropy::{Entropy, SeededEntropy};
 use botmesh_core::error::ConfigError;
@@ -65,8 +65,9 @@ pub(super) struct Stage {
 /// How the replicas share the chats.
 pub(super) struct Shared {
     pub(super) hub: MemoryHub,
-    pub(super) handover: HandoverConfig,
-    pub(super) turn_wait: Duration,
+    pub(super) config: CoordinationConfig,
+    /// Whether only one of them is connected to the channel.
+    pub(super) one_connection: bool,
 }
 
 #[derive(Default)]
@@ -196,9 +197,7 @@ impl Stage {
             builder = builder.durability(durability.clone().with_backend(kv).with_instance_id(instance));
         }
         if let (Some(shared), Some(coordinator)) = (shared, &coordinator) {
-            let coordination = Coordination::new(coordinator.clone())
-                .with_turn_wait(shared.turn_wait)
-                .with_handover(shared.handover.clone());
+            let coordination = Coordination::new(coordinator.clone()).with_config(shared.config.clone());
             builder = builder.coordination(coordination);
         }
         let bot = builder.build()?;
@@ -239,7 +238,9 @@ impl Stage {
 
     /// Gives each message to a replica that takes messages over, if there is one.
     fn distribute(&self, lives: &[Arc<Life>]) {
-        let open = (1..).zip(lives).filter(|(_, life)| life.is_open());
+        let one_connection = self.shared.as_ref().is_some_and(|shared| shared.one_connection);
+        let takes_over = |life: &Life| life.is_open() && (!one_connection || life.is_connected());
+        let open = (1..).zip(lives).filter(|(_, life)| takes_over(life));
         let bearers: Vec<_> = open.map(|(replica, life)| Bearer { replica, life: life.number }).collect();
         for detour in self.post.distribute(&bearers) {
             self.note(format!("  ! {} gets \"{}\"", self.name(detour.to), said(&detour.inbound)));
