@@ -44,6 +44,8 @@ pub(crate) fn present() -> Vec<Arc<dyn Backend>> {
         Arc::new(Sqlite),
         #[cfg(feature = "redis")]
         Arc::new(Redis::from_env()),
+        #[cfg(feature = "redis")]
+        Arc::new(Redis::cluster_from_env()),
     ]
 }
 
@@ -119,10 +121,13 @@ impl Backend for Sqlite {
     }
 }
 
-/// A Redis server that somebody runs.
+/// A Redis server or Cluster that somebody runs. Nothing of it is wiped: each case has keys of its own, which stay.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
 pub struct Redis {
+    name: &'static str,
+    /// The environment variable that has the URL.
+    variable: &'static str,
     url: Option<String>,
     /// What the server said that it keeps.
     survives: std::sync::OnceLock<Durable>,
@@ -130,23 +135,33 @@ pub struct Redis {
 
 #[cfg(feature = "redis")]
 impl Redis {
-    /// The environment variable that has the server's URL.
-    pub const URL: &str = "BOTMESH_REDIS_URL";
-
-    /// The server of the URL in `BOTMESH_REDIS_URL`. Nothing of it is wiped: each case has keys of its own, which stay.
+    /// One server: that of the URL in `BOTMESH_REDIS_URL`.
     pub fn from_env() -> Self {
-        let url = std::env::var(Self::URL).ok().filter(|url| !url.is_empty());
-        Self { url, survives: std::sync::OnceLock::new() }
+        Self::of("redis", "BOTMESH_REDIS_URL")
+    }
+
+    /// A Cluster: that of the URL in `BOTMESH_REDIS_CLUSTER_URL`, which begins with `redis-cluster://`.
+    pub fn cluster_from_env() -> Self {
+        Self::of("redis-cluster", "BOTMESH_REDIS_CLUSTER_URL")
+    }
+
+    fn of(name: &'static str, variable: &'static str) -> Self {
+        let url = std::env::var(variable).ok().filter(|url| !url.is_empty());
+        Self { name, variable, url, survives: std::sync::OnceLock::new() }
     }
 
     fn url(&self) -> Result<&str, String> {
+        let Self { name, variable, .. } = self;
         self.url.as_deref().ok_or_else(|| {
             format!(
-                "there is no server: set {} to the URL of one, such as redis://127.0.0.1:6379; in the botmesh \
-                 workspace, `cargo xtask conformance redis` starts a private one",
-                Self::URL
+                "there is no server: set {variable} to its URL, such as {name}://127.0.0.1:6379; in the botmesh workspace, \
+                 `cargo xtask conformance {name}` starts a private one"
             )
         })
+    }
+
+    async fn store(&self) -> Result<RedisStore, OpenError> {
+        Ok(RedisStore::open_with(self.url()?, RedisConfig::default().with_prefix("conformance")).await?)
     }
 }
 
@@ -154,7 +169,7 @@ impl Redis {
 #[async_trait]
 impl Backend for Redis {
     fn name(&self) -> &str {
-        "redis"
+        self.name
     }
 
     fn version(&self) -> Option<&str> {
@@ -168,8 +183,7 @@ impl Backend for Redis {
     }
 
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
-        let store =
-            RedisStore::open_with(self.url()?, RedisConfig::default().with_prefix("conformance")).await?;
+        let store = self.store().await?;
         Ok(Opened::kv(store.durability()).with_store(Arc::new(store)))
     }
 
@@ -178,9 +192,9 @@ impl Backend for Redis {
     }
 
     async fn available(&self) -> Result<(), String> {
-        let store = RedisStore::open(self.url()?).await.map_err(|error| error.to_string())?;
+        let store = self.store().await.map_err(|error| botmesh::describe(&*error))?;
         let survives = store.durability().caps().durable;
         self.survives.get_or_init(|| survives);
-        botmesh_core::store::Store::close(&store).await.map_err(|error| error.to_string())
+        botmesh_core::store::Store::close(&store).await.map_err(|error| botmesh::describe(&error))
     }
 }

@@ -2,16 +2,20 @@
 
 use std::ffi::OsString;
 
-use botmesh_test_servers::{Options, Persistence, REDIS_URL, Redis};
+use botmesh_test_servers::{Cluster, Options, Persistence, REDIS_URL, Redis};
 
 use crate::shell::Invocation;
 use crate::workspace::Workspace;
 
+/// The environment variable that names a Cluster to use instead of starting one.
+const CLUSTER_URL: &str = "BOTMESH_REDIS_CLUSTER_URL";
+
 /// Run the suites that every backend must pass, and print the matrix
 ///
-/// BACKEND is memory, file, sqlite or redis; with no name, all of them run. A name that is unknown or not built yet is an
-/// error. For redis, the server at the URL in BOTMESH_REDIS_URL is used, or else a private one started from the
-/// redis-server on the PATH, which syncs each write. The arguments go unchanged to the `conformance` binary of botmesh-conformance;
+/// BACKEND is memory, file, sqlite, redis or redis-cluster; with no name, all of them but redis-cluster run. A name that is
+/// unknown or not built yet is an error. For redis, the server at the URL in BOTMESH_REDIS_URL is used, or else a private
+/// one started from the redis-server on the PATH, which syncs each write; for redis-cluster, BOTMESH_REDIS_CLUSTER_URL or
+/// three private nodes. The arguments go unchanged to the `conformance` binary of botmesh-conformance;
 /// `cargo xtask conformance -- --help` shows what else it takes.
 ///
 ///   --suite NAME             only this suite
@@ -33,36 +37,51 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<(), String> {
     run_with(workspace, &args.args)
 }
 
+/// Runs with private servers where none are given.
 pub(crate) fn run_with(workspace: &Workspace, args: &[OsString]) -> Result<(), String> {
-    let given = std::env::var_os(REDIS_URL).is_some_and(|url| !url.is_empty());
-    let redis = if given { None } else { private_redis(args)? };
-    let invocation = invocation(args);
-    match &redis {
-        Some(redis) => invocation.with_env(REDIS_URL, redis.url()).run(&workspace.root),
-        None => invocation.run(&workspace.root),
+    let mut invocation = invocation(args);
+    let one = private(args, "redis", REDIS_URL, || Redis::start(&synced()))?;
+    if let Some(redis) = &one {
+        invocation = invocation.with_env(REDIS_URL, redis.url());
     }
+    let cluster = private(args, "redis-cluster", CLUSTER_URL, || Cluster::start(&synced(), 3, 0))?;
+    if let Some(cluster) = &cluster {
+        invocation = invocation.with_env(CLUSTER_URL, cluster.url());
+    }
+    invocation.run(&workspace.root)
 }
 
-/// A server for this run, if it needs one.
-fn private_redis(args: &[OsString]) -> Result<Option<Redis>, String> {
-    if !needs_redis(args) {
+fn synced() -> Options {
+    Options::new().with_persistence(Persistence::Always)
+}
+
+/// A server for this run, if it needs one and none is given.
+fn private<S>(
+    args: &[OsString],
+    backend: &str,
+    variable: &str,
+    start: impl FnOnce() -> botmesh_test_servers::Result<S>,
+) -> Result<Option<S>, String> {
+    if !needs(args, backend) || std::env::var_os(variable).is_some_and(|url| !url.is_empty()) {
         return Ok(None);
     }
-    match Redis::start(&Options::new().with_persistence(Persistence::Always)) {
-        Ok(redis) => Ok(Some(redis)),
-        Err(_) if may_miss_redis(args) => Ok(None),
+    match start() {
+        Ok(server) => Ok(Some(server)),
+        Err(_) if may_miss(args, backend) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn needs_redis(args: &[OsString]) -> bool {
+fn needs(args: &[OsString], backend: &str) -> bool {
     let has = |names: &[&str]| args.iter().any(|arg| names.iter().any(|name| arg == name));
-    has(&["redis"]) || !has(&["memory", "file", "sqlite", "--list", "--help", "-h"])
+    let by_default =
+        backend == "redis" && !has(&["memory", "file", "sqlite", "redis-cluster", "--list", "--help", "-h"]);
+    has(&[backend]) || by_default
 }
 
-fn may_miss_redis(args: &[OsString]) -> bool {
-    args.windows(2).any(|pair| pair[0] == "--allow-missing" && pair[1] == "redis")
-        || args.iter().any(|arg| arg == "--allow-missing=redis")
+fn may_miss(args: &[OsString], backend: &str) -> bool {
+    args.windows(2).any(|pair| pair[0] == "--allow-missing" && pair[1] == backend)
+        || args.iter().any(|arg| *arg == *format!("--allow-missing={backend}"))
 }
 
 pub(crate) fn invocation(args: &[OsString]) -> Invocation {

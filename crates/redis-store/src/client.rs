@@ -15,17 +15,21 @@ use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, ServerConfig,
     UnresponsiveConfig,
 };
-use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
+use fred::types::{ConnectHandle, CustomCommand, Value};
+use fred::util::redis_keyslot;
 
 pub(crate) use self::reply::{Reply, Unexpected};
 use crate::config::{Persistence, RedisConfig};
-use crate::error::{Access, BACKEND, failed};
+use crate::error::{Access, BACKEND, failed, is_redirected};
 use crate::scripts::{ALL, Script};
 
 /// Delays between attempts to connect again, in milliseconds: the first, doubled each time up to the last.
 const FIRST_DELAY: u32 = 50;
 const LAST_DELAY: u32 = 2_000;
 const JITTER: u32 = 50;
+
+/// How often a call follows a slot of a Cluster to another node.
+const REDIRECTIONS: u32 = 5;
 
 /// How many calls wait in the driver at most; further ones fail at once.
 const QUEUE: usize = 16_384;
@@ -120,8 +124,8 @@ impl Client {
         name: &'static str,
         args: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
-        let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
-        self.send(operation, access, command, args).await?.ok(operation, &self.place, access)
+        let key = args.first().cloned();
+        self.send(operation, access, name, key.as_ref(), args).await?.ok(operation, &self.place, access)
     }
 
     /// Runs a script, with its text if the server does not know it.
@@ -138,12 +142,12 @@ impl Client {
         all.push(keys.len().to_string().into());
         all.extend_from_slice(keys);
         all.extend(args);
-        let reply = self.send(operation, access, eval("EVALSHA"), all.clone()).await?;
+        let reply = self.send(operation, access, "EVALSHA", keys.first(), all.clone()).await?;
         if !reply.is_unknown_script() {
             return reply.ok(operation, &self.place, access);
         }
         all[0] = Bytes::from_static(script.text.as_bytes());
-        self.send(operation, access, eval("EVAL"), all).await?.ok(operation, &self.place, access)
+        self.send(operation, access, "EVAL", keys.first(), all).await?.ok(operation, &self.place, access)
     }
 
     /// Runs a script once, by its text.
@@ -151,23 +155,37 @@ impl Client {
         let mut all = vec![Bytes::from_static(text.as_bytes()), keys.len().to_string().into()];
         all.extend_from_slice(keys);
         all.extend(args);
-        self.send("open", Access::Read, eval("EVAL"), all).await?.ok("open", &self.place, Access::Read)
+        self.send("open", Access::Read, "EVAL", keys.first(), all).await?.ok(
+            "open",
+            &self.place,
+            Access::Read,
+        )
     }
 
     async fn send(
         &self,
         operation: &'static str,
         access: Access,
-        command: CustomCommand,
+        name: &'static str,
+        key: Option<&Bytes>,
         args: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(self.closed(operation));
         }
         self.connected(operation).await?;
+        let clustered = self.fred.is_clustered();
+        let slot = key.filter(|_| clustered).map(|key| redis_keyslot(key));
         let args: Vec<Value> = args.into_iter().map(Value::Bytes).collect();
-        let answer = self.fred.custom_raw(command, args).await;
-        answer.map(Reply::new).map_err(|error| failed(operation, &self.place, access, error))
+        let mut redirections = if clustered { REDIRECTIONS } else { 0 };
+        loop {
+            let command = CustomCommand::new_static(name, slot, false);
+            match self.fred.custom_raw(command, args.clone()).await {
+                Err(error) if redirections > 0 && is_redirected(&error) => redirections -= 1,
+                Err(error) => return Err(failed(operation, &self.place, access, error)),
+                Ok(frame) => return Ok(Reply::new(frame)),
+            }
+        }
     }
 
     /// Waits for a lost connection, so that what is not sent is known not to be.
@@ -232,10 +250,6 @@ impl std::fmt::Debug for Client {
     }
 }
 
-fn eval(name: &'static str) -> CustomCommand {
-    CustomCommand::new_static(name, ClusterHash::Offset(2), false)
-}
-
 fn check(config: &RedisConfig) -> Result<(), StoreError> {
     config.validate().map_err(|error| {
         StoreError::new(StoreErrorKind::Misuse, BACKEND, "open", "the configuration cannot work")
@@ -243,9 +257,15 @@ fn check(config: &RedisConfig) -> Result<(), StoreError> {
     })
 }
 
-/// The driver must not send a command twice by itself: a write whose answer is lost is told to whoever made it.
+/// The driver must not send a command twice by itself: a write whose answer is lost is told to whoever made it. It may not
+/// follow a redirection either: it would count it as an attempt, and tell the same of it as of a lost connection.
 fn options(config: &RedisConfig) -> Options {
-    Options { max_attempts: Some(1), timeout: Some(config.command_timeout), ..Options::default() }
+    Options {
+        max_attempts: Some(1),
+        max_redirections: Some(0),
+        timeout: Some(config.command_timeout),
+        ..Options::default()
+    }
 }
 
 fn settings(config: &RedisConfig) -> (ConnectionConfig, PerformanceConfig) {
@@ -257,6 +277,7 @@ fn settings(config: &RedisConfig) -> (ConnectionConfig, PerformanceConfig) {
         connection_timeout: config.connect_timeout,
         internal_command_timeout: config.connect_timeout,
         max_command_attempts: 1,
+        max_redirections: 0,
         max_command_buffer_len: QUEUE,
         unresponsive,
         // After a failover the old master is a replica, and only a new connection finds the new one.

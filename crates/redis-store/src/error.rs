@@ -151,6 +151,11 @@ pub(crate) fn failed(operation: &'static str, place: &str, access: Access, error
         (None, ErrorKind::Backpressure) => {
             (StoreErrorKind::Unavailable, "too many calls wait for it; try again")
         }
+        (None, _) if error.details().contains("InvalidCertificate") => (
+            StoreErrorKind::Unavailable,
+            "its certificate is not trusted; install the certificate of its authority on this host, or name it in \
+             SSL_CERT_FILE",
+        ),
         _ => (
             StoreErrorKind::Unavailable,
             "the connection failed; see whether it is up and reachable, and try again",
@@ -165,6 +170,11 @@ pub(crate) fn failed(operation: &'static str, place: &str, access: Access, error
 fn is_unsent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Backpressure | ErrorKind::Routing | ErrorKind::Url | ErrorKind::Config)
         || error.details() == "Failed to route command."
+}
+
+/// A node of a Cluster named another one instead of carrying the command out.
+pub(crate) fn is_redirected(error: &Error) -> bool {
+    error.details() == "Too many redirections."
 }
 
 /// An answer that the protocol of the scripts does not have.

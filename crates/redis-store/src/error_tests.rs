@@ -79,6 +79,9 @@ fn a_write_that_may_have_been_sent_is_of_unknown_effect() {
         let error = failed("get", "host:1", Access::Read, Error::new(kind, "gone"));
         assert_eq!(error.effect(), Effect::None);
     }
+    // This is what the driver says of a command on a connection that it gave up, too.
+    let tried = Error::new(ErrorKind::Unknown, "Too many failed write attempts.");
+    assert_eq!(failed("commit", "host:1", Access::Write, tried).effect(), Effect::Unknown);
     // The connection is given up because another call was told so: this one may have been carried out.
     let shared = Error::new(ErrorKind::Unknown, "READONLY You can't write against a read only replica.");
     assert_eq!(failed("commit", "host:1", Access::Write, shared).effect(), Effect::Unknown);
@@ -89,7 +92,7 @@ fn a_write_that_was_not_sent_has_no_effect() {
     let unsent = [
         Error::new(ErrorKind::Backpressure, "Max in-flight commands reached."),
         Error::new(ErrorKind::Unknown, "Failed to route command."),
-        Error::new(ErrorKind::Routing, "no node"),
+        Error::new(ErrorKind::Routing, "Too many redirections."),
     ];
     for error in unsent {
         let failure = failed("commit", "host:1", Access::Write, error.clone());

@@ -43,7 +43,9 @@ impl RedisStore {
     /// | URL | |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/database]` | one server |
-    /// | `rediss://…` | the same over TLS, with the certificates that this host trusts |
+    /// | `redis-cluster://[user:password@]host:port[?node=host:port&node=…]` | a Cluster, found through any of its nodes |
+    /// | `redis-sentinel://…host:port[/database]?sentinelServiceName=name[&node=host:port…]` | the master that Sentinels name |
+    /// | `rediss://…`, `rediss-cluster://…`, `rediss-sentinel://…` | the same over TLS, with the certificates that this host trusts |
     ///
     /// # Errors
     /// The server cannot be used. The message names it (never the password) and says what to do. Kinds:

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use botmesh_core::Bytes;
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use fred::interfaces::ClientLike;
-use fred::types::{ClusterHash, CustomCommand};
 
 use super::reply::{Reply, Unexpected};
 use super::{ALL, Client};
@@ -65,9 +64,8 @@ async fn optional(
     name: &'static str,
     args: &[&'static str],
 ) -> Result<Option<Reply>, StoreError> {
-    let command = CustomCommand::new_static(name, ClusterHash::Random, false);
     let args = args.iter().map(|arg| Bytes::from_static(arg.as_bytes())).collect();
-    let reply = client.send("open", Access::Read, command, args).await?;
+    let reply = client.send("open", Access::Read, name, None, args).await?;
     let Some(error) = reply.error() else { return Ok(Some(reply)) };
     if error.starts_with("NOAUTH") || error.starts_with("LOADING") || error.starts_with("MASTERDOWN") {
         return Err(answered("open", client.place(), Access::Read, error));

@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod close;
+mod cluster;
 mod faults;
 mod keys;
 mod network;
 mod opening;
 mod permissions;
 mod restart;
+mod sentinel;
 mod tools;
