@@ -88,6 +88,8 @@ mod pages {
     mod conversations {}
     #[doc = include_str!("../../../docs/en/handover.md")]
     mod handover {}
+    #[doc = include_str!("../../../docs/en/replicas.md")]
+    mod replicas {}
     #[doc = include_str!("../../../docs/en/scheduler.md")]
     mod scheduler {}
 }
