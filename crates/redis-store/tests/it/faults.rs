@@ -159,3 +159,17 @@ async fn numbers_grow_when_the_data_is_lost() {
     assert!(get(&kv, "k").await.is_none());
     assert!(create(&kv, "k").await > before);
 }
+
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_takes_no_writes_until_it_is_master_again() {
+    let (redis, other) = (server(), server());
+    let kv = open(&redis).await.durability();
+    create(&kv, "k").await;
+    redis.command(&["REPLICAOF", "127.0.0.1", &other.address().port().to_string()]).unwrap();
+    let error = kv.commit(vec![put("l", Expect::Absent, "v")]).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("master") && error.retry(), "{error}");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    until_served(&kv).await;
+    create(&kv, "l").await;
+}
