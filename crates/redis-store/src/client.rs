@@ -10,13 +10,14 @@ use std::time::Duration;
 use botmesh_core::Bytes;
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use fred::clients::WithOptions;
-use fred::interfaces::{ClientLike, EventInterface};
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::{
-    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, ServerConfig,
-    UnresponsiveConfig,
+    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, Server,
+    ServerConfig, UnresponsiveConfig,
 };
-use fred::types::{ConnectHandle, CustomCommand, Value};
+use fred::types::{ConnectHandle, CustomCommand, Message, RespVersion, Value};
 use fred::util::redis_keyslot;
+use tokio::sync::broadcast;
 
 pub(crate) use self::reply::{Reply, Unexpected};
 use crate::config::{Persistence, RedisConfig};
@@ -30,6 +31,12 @@ const JITTER: u32 = 50;
 
 /// How often a call follows a slot of a Cluster to another node.
 const REDIRECTIONS: u32 = 5;
+
+/// The last delay of a connection whose loss ends leases.
+const FASTEST_DELAY: u32 = 200;
+
+/// Pushes that may wait to be read. Whoever misses some asks for everything.
+const PUSHES: usize = 4096;
 
 /// How many calls wait in the driver at most; further ones fail at once.
 const QUEUE: usize = 16_384;
@@ -53,14 +60,7 @@ impl Client {
         check(&config)?;
         let server = Config::from_url(url).map_err(|error| bad_url(&error))?;
         let (connection, performance) = settings(&config);
-        let policy = ReconnectPolicy::Exponential {
-            attempts: 0,
-            max_attempts: 0,
-            min_delay: FIRST_DELAY,
-            max_delay: LAST_DELAY,
-            base: 2,
-            jitter: JITTER,
-        };
+        let policy = policy(LAST_DELAY);
         let fred = fred::clients::Client::new(server, Some(performance), Some(connection), Some(policy));
         let place = place_of(&fred);
         let task = connect(&fred, &place).await?;
@@ -102,6 +102,46 @@ impl Client {
             persistence: self.persistence,
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// The same server over a connection of its own, on the runtime of the caller, which also receives pushes.
+    pub(crate) async fn with_pushes(&self, config: RedisConfig) -> Result<Self, StoreError> {
+        let mut server = fred::clients::Client::clone(&self.fred).client_config();
+        server.version = RespVersion::RESP3;
+        let (connection, mut performance) = settings(&config);
+        performance.broadcast_channel_capacity = PUSHES;
+        let fred = fred::clients::Client::new(
+            server,
+            Some(performance),
+            Some(connection),
+            Some(policy(FASTEST_DELAY)),
+        );
+        let task = connect(&fred, &self.place).await?;
+        Ok(Self {
+            fred: fred.with_options(&options(&config)),
+            task: Some(task),
+            config: Arc::new(config),
+            place: Arc::clone(&self.place),
+            hashes: Arc::clone(&self.hashes),
+            persistence: self.persistence,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// What the server pushes to the channels of [`subscribe`](Self::subscribe).
+    pub(crate) fn pushes(&self) -> broadcast::Receiver<Message> {
+        self.fred.message_rx()
+    }
+
+    /// Tells when a lost connection is made again. Its subscriptions are gone then.
+    pub(crate) fn reconnects(&self) -> broadcast::Receiver<Server> {
+        self.fred.reconnect_rx()
+    }
+
+    /// Returns when the server has confirmed it.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), StoreError> {
+        let subscribed = self.fred.subscribe(channel).await;
+        subscribed.map_err(|error| failed("subscribe", &self.place, Access::Read, error))
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
@@ -151,7 +191,12 @@ impl Client {
     }
 
     /// Runs a script once, by its text.
-    async fn eval(&self, text: &'static str, keys: &[Bytes], args: Vec<Bytes>) -> Result<Reply, StoreError> {
+    pub(crate) async fn eval(
+        &self,
+        text: &'static str,
+        keys: &[Bytes],
+        args: Vec<Bytes>,
+    ) -> Result<Reply, StoreError> {
         let mut all = vec![Bytes::from_static(text.as_bytes()), keys.len().to_string().into()];
         all.extend_from_slice(keys);
         all.extend(args);
@@ -265,6 +310,17 @@ fn options(config: &RedisConfig) -> Options {
         max_redirections: Some(0),
         timeout: Some(config.command_timeout),
         ..Options::default()
+    }
+}
+
+fn policy(last_delay: u32) -> ReconnectPolicy {
+    ReconnectPolicy::Exponential {
+        attempts: 0,
+        max_attempts: 0,
+        min_delay: FIRST_DELAY,
+        max_delay: last_delay,
+        base: 2,
+        jitter: JITTER,
     }
 }
 

@@ -91,6 +91,11 @@ pub(crate) fn layout(prefix: &str) -> Bytes {
     format!("{{{prefix}}}:layout").into()
 }
 
+/// The record of how the keys of the turns are laid out.
+pub(crate) fn turns_layout(prefix: &str) -> Bytes {
+    format!("{{{prefix}}}:layout:turns").into()
+}
+
 /// Keys that only the start-up probe uses, for a moment.
 pub(crate) fn scratch(prefix: &str) -> Vec<Bytes> {
     ["hash", "index", "number", "log"].map(|name| format!("{{{prefix}:}}:probe:{name}").into()).to_vec()

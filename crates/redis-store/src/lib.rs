@@ -2,6 +2,7 @@
 
 mod client;
 mod config;
+mod coordinator;
 mod error;
 mod keys;
 mod kv;
@@ -9,6 +10,7 @@ mod scripts;
 mod store;
 
 pub use config::{Persistence, RedisConfig};
+pub use coordinator::{RedisCoordinator, RedisCoordinatorConfig};
 pub use fred;
 pub use kv::MAX_VALUE;
 pub use store::RedisStore;

@@ -9,20 +9,43 @@ pub(crate) struct Script {
 }
 
 macro_rules! scripts {
-    ($($number:literal: $name:ident = $file:literal,)+) => {
-        $(pub(crate) static $name: Script = Script { number: $number, text: include_str!($file) };)+
+    ($($number:literal: $name:ident = $text:expr,)+) => {
+        $(pub(crate) static $name: Script = Script { number: $number, text: $text };)+
         /// Those that are called by their SHA-1.
         pub(crate) static ALL: &[&Script] = &[$(&$name),+];
     };
 }
 
+/// A script of the turns, after what its kind has in common. Those that end something must not fail for want of memory.
+macro_rules! turns {
+    ($flags:literal, [$($common:literal),*], $file:literal) => {
+        concat!(
+            "#!lua",
+            $flags,
+            "\n",
+            include_str!("scripts/turns/prologue.lua"),
+            $(include_str!(concat!("scripts/turns/", $common, ".lua")),)*
+            include_str!(concat!("scripts/turns/", $file, ".lua"))
+        )
+    };
+}
+
 scripts! {
-    0: COMMIT = "scripts/commit.lua",
-    1: SCAN = "scripts/scan.lua",
-    2: NOW = "scripts/now.lua",
-    3: SET_CHECKPOINT = "scripts/set_checkpoint.lua",
-    4: CLEAR_CHECKPOINT = "scripts/clear_checkpoint.lua",
-    5: APPEND_LOG = "scripts/append_log.lua",
+    0: COMMIT = include_str!("scripts/commit.lua"),
+    1: SCAN = include_str!("scripts/scan.lua"),
+    2: NOW = include_str!("scripts/now.lua"),
+    3: SET_CHECKPOINT = include_str!("scripts/set_checkpoint.lua"),
+    4: CLEAR_CHECKPOINT = include_str!("scripts/clear_checkpoint.lua"),
+    5: APPEND_LOG = include_str!("scripts/append_log.lua"),
+    6: OPEN = turns!("", [], "open"),
+    7: BEAT = turns!(" flags=allow-oom", [], "beat"),
+    8: CLOSE = turns!(" flags=allow-oom", [], "close"),
+    9: ENTER = turns!("", ["queue"], "enter"),
+    10: LEAVE = turns!(" flags=allow-oom", ["queue"], "leave"),
+    11: POLL = turns!(" flags=allow-oom", ["queue"], "poll"),
+    12: LOCK_ACQUIRE = turns!("", ["lock"], "lock_acquire"),
+    13: LOCK_RENEW = turns!(" flags=allow-oom", ["lock"], "lock_renew"),
+    14: LOCK_RELEASE = turns!(" flags=allow-oom", ["lock"], "lock_release"),
 }
 
 /// Called once, when a store is opened.
@@ -30,3 +53,6 @@ pub(crate) const LAYOUT: &str = include_str!("scripts/layout.lua");
 
 /// Called once, when a store is opened.
 pub(crate) const PROBE: &str = include_str!("scripts/probe.lua");
+
+/// Called once, when a coordinator connects.
+pub(crate) const TURNS_PROBE: &str = include_str!("scripts/turns/probe.lua");

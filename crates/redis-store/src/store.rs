@@ -31,7 +31,7 @@ use crate::kv::RedisKv;
 /// [`close`](Store::close) waits for what was called before.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
-    client: Arc<Client>,
+    pub(crate) client: Arc<Client>,
     keys: Keys,
 }
 

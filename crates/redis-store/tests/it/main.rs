@@ -11,3 +11,6 @@ mod permissions;
 mod restart;
 mod sentinel;
 mod tools;
+mod turn_faults;
+mod turn_losses;
+mod turns;

@@ -2,10 +2,11 @@
 
 use botmesh_core::error::StoreErrorKind as Kind;
 use botmesh_core::store::Store as _;
-use botmesh_redis_store::RedisConfig;
+use botmesh_redis_store::{RedisConfig, RedisCoordinator};
 use botmesh_test_servers::{Options, Redis};
 
 use crate::tools::{create, open, put, refused};
+use crate::turns::{enter, replica, take};
 
 /// The rules that the README recommends, in one line.
 fn recommended() -> String {
@@ -67,4 +68,40 @@ async fn permissions_that_are_taken_away_are_denied() {
     let error = kv.commit(vec![put("l", botmesh_core::kv::Expect::Absent, "v")]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Denied, "{error}");
     assert!(!error.retry());
+}
+
+/// The rules that the README recommends for turns.
+fn recommended_for_turns() -> String {
+    let readme = include_str!("../../README.md");
+    let rules = readme.split_once("ACL SETUSER bot &").unwrap().1.split_once("```").unwrap().0;
+    format!("{} &{}", recommended(), rules.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_permissions_recommended_for_turns_suffice_and_are_missed() {
+    let rules = recommended_for_turns();
+    let redis = with_rules(&rules);
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let held = take(&a, "ana").await;
+    let mut next = enter(&b, "ana").await;
+    held.release();
+    next.granted().await.unwrap();
+    let ttl = std::time::Duration::from_secs(9);
+    a.acquire_lock_fenced("job", "t", ttl).await.unwrap().unwrap();
+    assert!(a.renew_lock("job", "t", ttl).await.unwrap().is_some());
+    assert!(a.release_lock("job", "t").await.unwrap());
+    let own = rules.split_once('&').unwrap().1;
+    let own: Vec<_> = own.split(' ').skip(1).collect();
+    assert_eq!(own.len(), 7);
+    for rule in own {
+        let name = rule.trim_start_matches('+');
+        redis.command(&["ACL", "SETUSER", "bot", &format!("-{name}")]).unwrap();
+        let error = RedisCoordinator::connect(redis.url(), "botmesh").await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Denied, "{name}: {error}");
+        assert!(error.to_string().to_lowercase().contains(name), "{name}: {error}");
+        redis.command(&["ACL", "SETUSER", "bot", rule]).unwrap();
+    }
+    redis.command(&["ACL", "SETUSER", "bot", "resetchannels"]).unwrap();
+    let error = RedisCoordinator::connect(redis.url(), "botmesh").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
 }

@@ -1,0 +1,472 @@
+//! Turns on a Redis server, for replicas on any number of machines.
+
+mod config;
+#[cfg(test)]
+mod config_tests;
+#[cfg(test)]
+mod oracle_tests;
+mod session;
+mod shared;
+mod start;
+mod thread;
+mod wire;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use botmesh_core::coordinator::machine::{Locking, Standing};
+use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
+use botmesh_core::error::{
+    CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason, StoreError,
+    StoreErrorKind,
+};
+use botmesh_core::id::SessionId;
+use botmesh_core::store::Store as _;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use self::session::{Grant, Session, until_poll};
+use self::shared::{Job, Shared};
+use crate::client::Client;
+use crate::{RedisConfig, RedisStore};
+pub use config::RedisCoordinatorConfig;
+
+/// How long a call waits before it is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Gives turns to the replicas of a bot through a Redis server (7.0 or newer). Clones share one session.
+///
+/// - A turn is told to its replica by a push; nobody polls, except to repair a push that was lost.
+/// - One lease covers all turns of a replica. It is prolonged by a thread of its own over a connection of its own, so that
+///   no handler delays it. A replica that cannot prolong it stops before the server gives its turns away: every
+///   [`Turn::check`] then fails, without asking anybody.
+/// - After a loss the replica goes on by itself under a new session. Tickets of the old one are worth nothing.
+/// - A server that lost its data gives no turn for a lease, so that no holder from before is left, and then larger fences
+///   than before.
+/// - The calls of one key are served in the order in which they were made.
+///
+/// It must be used within a Tokio runtime. When the last clone and the last of its tickets and turns are dropped, the
+/// session ends as by [`close`](Coordinator::close), but nobody waits for it.
+#[derive(Clone)]
+pub struct RedisCoordinator {
+    inner: Arc<Inner>,
+}
+
+/// When it is dropped, the thread ends.
+struct Inner {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl RedisStore {
+    /// Turns on the same server, under the same prefix, with the defaults of [`RedisCoordinatorConfig`]. Its fences are
+    /// above the largest one that the store has seen in its scope. It has two connections and a thread of its own, which
+    /// outlive the store.
+    ///
+    /// # Errors
+    /// As [`RedisCoordinator::connect`].
+    pub async fn coordinator(&self) -> Result<RedisCoordinator, StoreError> {
+        self.coordinator_with(RedisCoordinatorConfig::default()).await
+    }
+
+    /// Like [`coordinator`](Self::coordinator), with a configuration.
+    ///
+    /// # Errors
+    /// As [`RedisCoordinator::connect`].
+    pub async fn coordinator_with(
+        &self,
+        config: RedisCoordinatorConfig,
+    ) -> Result<RedisCoordinator, StoreError> {
+        let floor = config.floor.max(self.last_fence().await?);
+        RedisCoordinator::start(Arc::clone(&self.client), config.with_floor(floor)).await
+    }
+}
+
+impl RedisCoordinator {
+    /// Connects to the server at `url` without a store, with the defaults of [`RedisCoordinatorConfig`]. Replicas of one
+    /// bot have the same prefix. URL and server are as for [`RedisStore::open`].
+    ///
+    /// # Errors
+    /// The server cannot be used; as for [`RedisStore::open`]. Also
+    /// [`Incompatible`](StoreErrorKind::Incompatible) for a server before version 7 or another layout of the turns,
+    /// [`Denied`](StoreErrorKind::Denied) for a missing permission and [`Misuse`](StoreErrorKind::Misuse) for a lease that
+    /// the distance to the server does not allow.
+    pub async fn connect(url: &str, prefix: &str) -> Result<Self, StoreError> {
+        let config = RedisConfig::default().with_prefix(prefix);
+        Self::connect_with(url, config, RedisCoordinatorConfig::default()).await
+    }
+
+    /// Like [`connect`](Self::connect), with configurations. The connection's `command_timeout` does not count: the lease
+    /// says how long a command may take (a sixth of it, at most 2 s).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(
+        url: &str,
+        connection: RedisConfig,
+        config: RedisCoordinatorConfig,
+    ) -> Result<Self, StoreError> {
+        let client = Arc::new(Client::open(url, connection).await?);
+        let started = Self::start(Arc::clone(&client), config).await;
+        client.close().await?;
+        started
+    }
+
+    async fn start(client: Arc<Client>, config: RedisCoordinatorConfig) -> Result<Self, StoreError> {
+        let shared = start::start(client, config).await?;
+        Ok(Self { inner: Arc::new(Inner { shared }) })
+    }
+
+    /// Takes the lock `key` for `ttl` (at least 1 ms) if it is free. The caller names the acquisition by a token of its
+    /// own: sent again while the lock is held, it is the same acquisition with the same fence. Of two acquisitions, the
+    /// later one has the larger fence. `None`: somebody else holds it, or the server has just lost its data.
+    ///
+    /// # Errors
+    /// The server cannot be reached or has no room. The lock may have been taken; acquire or release it with the same token.
+    pub async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        let answer = self.open(shared.wire.lock_acquire(key, token, lock_ttl(ttl)).await)?;
+        match answer {
+            Locking::Acquired(fence) => {
+                shared.saw(fence);
+                Ok(Some(fence))
+            }
+            Locking::Busy { .. } | Locking::Unopened => Ok(None),
+        }
+    }
+
+    /// Prolongs a lock to `ttl` (at least 1 ms) from now. Its fence, or `None` if `token` does not hold it.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        self.open(self.inner.shared.wire.lock_renew(key, token, lock_ttl(ttl)).await)
+    }
+
+    /// Frees a lock. Whether `token` held it.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
+        self.open(self.inner.shared.wire.lock_release(key, token).await)
+    }
+
+    /// What was answered, if the server can be used.
+    fn open<T>(&self, answer: Result<wire::Answer<T>, StoreError>) -> Result<T, CoordinationUnavailable> {
+        if self.inner.shared.stop.is_cancelled() {
+            return Err(closed());
+        }
+        let answer = answer.map_err(unavailable)?;
+        // If the data is lost, the session learns it here at the latest.
+        let _ = self.inner.shared.is_of(&self.inner.shared.session(), &answer);
+        Ok(answer.what)
+    }
+
+    async fn take(
+        &self,
+        key: &Arc<str>,
+        until: Duration,
+        failure: &Failure,
+    ) -> Result<Ticket, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        let _order = shared.in_order(key).await;
+        loop {
+            let session = self.usable().await?;
+            let claim = Claim::new(&self.inner, &session, key);
+            let RedisCoordinatorConfig { max_waiters, idle_ttl, .. } = shared.config;
+            loop {
+                let answer = shared.wire.enter(key, &session.id, claim.seq, max_waiters, idle_ttl).await;
+                if session.end().is_some() {
+                    break;
+                }
+                let answer = match answer {
+                    Ok(answer) if shared.is_of(&session, &answer) => answer,
+                    Ok(_) => break,
+                    Err(error) if error.retry() => {
+                        failure.set(error);
+                        shared.clock.sleep(RETRY).await;
+                        continue;
+                    }
+                    Err(error) => return Err(unavailable(error)),
+                };
+                let (fence, place) = match answer.what {
+                    Standing::Granted { fence, previous } => {
+                        session.hold(claim.seq);
+                        (fence, Place::Head(Grant { previous }))
+                    }
+                    Standing::Waiting { fence, remaining, .. } => {
+                        let ask_at = shared.clock.monotonic() + until_poll(remaining, shared.config.lease);
+                        let Some(place) = session.wait(claim.seq, ask_at) else { break };
+                        shared.sooner.notify_one();
+                        (fence, place.map_or_else(Place::Waiting, Place::Head))
+                    }
+                    Standing::Overloaded => {
+                        return Err(overloaded("as many tickets as may wait for the key do".into()));
+                    }
+                    Standing::Dead | Standing::Busy { .. } | Standing::Unknown => {
+                        shared.lose(&session, LeaseLostReason::Expired);
+                        break;
+                    }
+                };
+                shared.saw(fence);
+                return Ok(Ticket::new(
+                    fence,
+                    Box::new(RedisTicket { fence, claim: Some(claim), place, until }),
+                ));
+            }
+        }
+    }
+
+    /// A session that has not ended; waits for one.
+    async fn usable(&self) -> Result<Arc<Session>, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        loop {
+            let mut opened = pin!(shared.opened.notified());
+            opened.as_mut().enable();
+            if shared.stop.is_cancelled() {
+                return Err(closed());
+            }
+            let session = shared.session();
+            if shared.check(&session).is_ok() {
+                return Ok(session);
+            }
+            tokio::select! {
+                () = opened => {}
+                () = shared.stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RedisCoordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisCoordinator")
+            .field("place", &self.inner.shared.wire.client.place())
+            .field("session", &self.session())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a call is being tried again.
+#[derive(Default)]
+struct Failure(Mutex<Option<StoreError>>);
+
+impl Failure {
+    fn set(&self, error: StoreError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn take(&self) -> Option<StoreError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn lock_ttl(ttl: Duration) -> Duration {
+    ttl.clamp(Duration::from_millis(1), botmesh_core::coordinator::machine::MAX_LOCK_TTL)
+}
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+fn because(reason: CoordinationUnavailableReason, source: Source) -> CoordinationUnavailable {
+    CoordinationUnavailable { reason, source: Some(source) }
+}
+
+fn overloaded(source: Source) -> CoordinationUnavailable {
+    because(CoordinationUnavailableReason::Overloaded, source)
+}
+
+fn down(source: Source) -> CoordinationUnavailable {
+    because(CoordinationUnavailableReason::Down, source)
+}
+
+fn closed() -> CoordinationUnavailable {
+    down("the coordinator is closed".into())
+}
+
+fn ended() -> CoordinationUnavailable {
+    down("the session of the ticket has ended; take another one".into())
+}
+
+fn timeout(wait: Duration) -> CoordinationUnavailable {
+    let what = format!("the turn did not come within {}", botmesh_core::duration::format(wait));
+    because(CoordinationUnavailableReason::Timeout, what.into())
+}
+
+fn unavailable(error: StoreError) -> CoordinationUnavailable {
+    let reason = match error.kind() {
+        StoreErrorKind::Full => CoordinationUnavailableReason::Overloaded,
+        _ => CoordinationUnavailableReason::Down,
+    };
+    because(reason, error.into())
+}
+
+#[async_trait]
+impl Coordinator for RedisCoordinator {
+    fn session(&self) -> SessionId {
+        self.inner.shared.session().id.clone()
+    }
+
+    async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        let (wait, failure) = (shared.config.turn_wait, Failure::default());
+        let (key, until) = (Arc::from(key), shared.clock.monotonic() + wait);
+        tokio::select! {
+            taken = self.take(&key, until, &failure) => taken,
+            () = shared.clock.sleep(wait) => match failure.take() {
+                Some(error) => Err(unavailable(error)),
+                None if shared.session().end().is_some() => Err(down("the server cannot be reached".into())),
+                None => Err(timeout(wait)),
+            },
+        }
+    }
+
+    async fn close(&self) {
+        let shared = &self.inner.shared;
+        shared.session().finish(LeaseLostReason::Released);
+        shared.stop.cancel();
+        shared.opened.notify_waiters();
+        shared.stopped.cancelled().await;
+    }
+}
+
+/// A ticket on the server. Dropping it gives it back.
+struct Claim {
+    inner: Arc<Inner>,
+    session: Arc<Session>,
+    key: Arc<str>,
+    seq: u64,
+    is_left: AtomicBool,
+    left: CancellationToken,
+}
+
+impl Claim {
+    fn new(inner: &Arc<Inner>, session: &Arc<Session>, key: &Arc<str>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            session: Arc::clone(session),
+            key: Arc::clone(key),
+            seq: session.begin(key),
+            is_left: AtomicBool::new(false),
+            left: CancellationToken::new(),
+        }
+    }
+
+    fn leave(&self) {
+        if self.is_left.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.session.leave(self.seq);
+        self.left.cancel();
+        // The tickets of a session that ended are given back with it.
+        if self.session.end().is_none() {
+            let (session, key) = (Arc::clone(&self.session), Arc::clone(&self.key));
+            drop(self.inner.shared.jobs.send(Job::Leave { session, key, seq: self.seq }));
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+enum Place {
+    Waiting(oneshot::Receiver<Grant>),
+    Head(Grant),
+    Gone,
+}
+
+struct RedisTicket {
+    fence: Fence,
+    claim: Option<Claim>,
+    place: Place,
+    /// When the wait ends.
+    until: Duration,
+}
+
+/// What comes first: the outcome, or the end of the time.
+async fn before<T>(work: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = end => None,
+    }
+}
+
+#[async_trait]
+impl TicketHandle for RedisTicket {
+    async fn granted(&mut self) -> Result<Turn, CoordinationUnavailable> {
+        let Some(claim) = &self.claim else { return Err(ended()) };
+        let shared = &claim.inner.shared;
+        if let Place::Waiting(waiting) = &mut self.place {
+            let left = self.until.saturating_sub(shared.clock.monotonic());
+            self.place = match before(waiting, shared.clock.sleep(left)).await {
+                Some(granted) => granted.map_or(Place::Gone, Place::Head),
+                None => {
+                    let wait = shared.config.turn_wait;
+                    self.claim = None;
+                    self.place = Place::Gone;
+                    return Err(timeout(wait));
+                }
+            };
+        }
+        let Place::Head(grant) = std::mem::replace(&mut self.place, Place::Gone) else { return Err(ended()) };
+        let Some(claim) = self.claim.take() else { return Err(ended()) };
+        if claim.inner.shared.check(&claim.session).is_err() {
+            return Err(ended());
+        }
+        let session = claim.session.id.clone();
+        Ok(Turn::new(self.fence, session, grant.previous, Arc::new(RedisTurn { claim })))
+    }
+}
+
+struct RedisTurn {
+    claim: Claim,
+}
+
+#[async_trait]
+impl TurnHandle for RedisTurn {
+    fn check(&self) -> Result<(), LeaseLost> {
+        if self.claim.is_left.load(Ordering::SeqCst) {
+            return Err(LeaseLost { reason: LeaseLostReason::Released });
+        }
+        self.claim.inner.shared.check(&self.claim.session)
+    }
+
+    async fn lost(&self) -> LeaseLost {
+        loop {
+            if let Err(lost) = self.check() {
+                return lost;
+            }
+            tokio::select! {
+                () = self.claim.left.cancelled() => {}
+                () = self.claim.session.ended.cancelled() => {}
+            }
+        }
+    }
+
+    fn release(&self) {
+        self.claim.leave();
+    }
+}

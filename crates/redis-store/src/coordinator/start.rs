@@ -1,0 +1,208 @@
+//! How a coordinator begins: its thread, its connections, and whether the server can serve.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::Builder;
+use std::time::Duration;
+
+use botmesh_core::Bytes;
+use botmesh_core::coordinator::machine::Liveness;
+use botmesh_core::entropy::{OsEntropy, random_hex};
+use botmesh_core::error::{ConfigError, LeaseLostReason, StoreError, StoreErrorKind};
+use botmesh_core::id::SessionId;
+use botmesh_core::time::{Clock, SystemClock};
+use tokio::sync::{mpsc, oneshot};
+
+use super::config::RedisCoordinatorConfig;
+use super::session::Session;
+use super::shared::{First, Job, Shared};
+use super::thread;
+use super::wire::{Bucket, Wire};
+use crate::client::Client;
+use crate::error::{Access, BACKEND, answered};
+use crate::keys;
+use crate::scripts::{LAYOUT, TURNS_PROBE};
+
+/// The layout of the keys of the turns. Replicas with another one would not see each other's tickets.
+const LAYOUT_FIELDS: [(&str, &str); 2] = [("format", "1"), ("buckets", "1")];
+
+/// Round trips that are measured.
+const SAMPLES: usize = 5;
+
+/// A lease is at least so many round trips.
+const TRIPS: u32 = 12;
+
+type Jobs = mpsc::UnboundedReceiver<Job>;
+
+/// Starts the thread. Returns when it has a session.
+pub(super) async fn start(
+    client: Arc<Client>,
+    config: RedisCoordinatorConfig,
+) -> Result<Arc<Shared>, StoreError> {
+    config.validate().map_err(misuse)?;
+    let (told, started) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let spawned = runtime.and_then(|runtime| {
+        Builder::new().name("bot-turns".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                match prepare(&client, config).await {
+                    Ok((shared, beats, jobs)) => {
+                        drop(client);
+                        let stopping = Stopping(Arc::clone(&shared));
+                        if told.send(Ok(Arc::clone(&shared))).is_err() {
+                            shared.stop.cancel();
+                        }
+                        thread::run(shared, beats, jobs).await;
+                        drop(stopping);
+                    }
+                    Err(error) => drop(told.send(Err(error))),
+                }
+            });
+        })
+    });
+    let failed = |what: &str| StoreError::new(StoreErrorKind::Unavailable, BACKEND, "turns", what);
+    spawned.map_err(|error| failed("the thread for the turns cannot be started").with_source(error))?;
+    started.await.map_err(|_| failed("the thread for the turns ended"))?
+}
+
+/// When the thread ends, however it does, nobody waits for it and nobody trusts it.
+struct Stopping(Arc<Shared>);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+        self.0.session().finish(LeaseLostReason::CoordinatorLost);
+        self.0.opened.notify_waiters();
+        self.0.stopped.cancel();
+    }
+}
+
+fn misuse(error: ConfigError) -> StoreError {
+    StoreError::new(StoreErrorKind::Misuse, BACKEND, "turns", "the configuration cannot work")
+        .with_source(error)
+}
+
+async fn prepare(
+    client: &Client,
+    config: RedisCoordinatorConfig,
+) -> Result<(Arc<Shared>, Wire, Jobs), StoreError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let timeout = config.command_timeout();
+    let connection = client.config().clone();
+    let connect_timeout = connection.connect_timeout.min(timeout * 2);
+    let connection = connection.with_command_timeout(timeout).with_connect_timeout(connect_timeout);
+    let bucket = Bucket::new(&connection.prefix);
+    let witnessed = Arc::new(AtomicU64::new(0));
+    let commands = client.with_pushes(connection.clone()).await?;
+    permissions(&commands, &bucket).await?;
+    layout(&commands).await?;
+    let round_trip = round_trip(&commands, &*clock).await?;
+    if config.lease < round_trip * TRIPS {
+        return Err(misuse(ConfigError::new(
+            "coordinator.lease",
+            format!(
+                "{} is too short for a server whose answers take {round_trip:?}",
+                botmesh_core::duration::format(config.lease)
+            ),
+            format!("set at least {TRIPS} times as long"),
+        )));
+    }
+    let wire = |client| Wire::new(client, bucket.clone(), Arc::clone(&clock), Arc::clone(&witnessed));
+    let beats = wire(client.with_pushes(connection).await?);
+    let wire = wire(commands);
+    let incarnation = random_hex(&OsEntropy::new());
+    // Before the first ticket, so that no push is missed.
+    listen(&wire.client, &bucket.wake(&incarnation), &*clock).await?;
+    let id = SessionId::from(format!("{incarnation}.0"));
+    let sent = clock.monotonic();
+    let answer =
+        beats.open(&id, config.lease, None, config.floor).await.map_err(|error| too_old(client, error))?;
+    let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else {
+        let what = format!("{}: it did not open a session; try again", client.place());
+        return Err(StoreError::new(StoreErrorKind::Unavailable, BACKEND, "turns", what));
+    };
+    let margin = config.margin(round_trip);
+    let session = Session::new(id, epoch, sent + config.lease - margin);
+    let (jobs, todo) = mpsc::unbounded_channel();
+    let first = First { incarnation, session, margin };
+    Ok((Arc::new(Shared::new(config, clock, wire, first, jobs)), beats, todo))
+}
+
+/// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.
+async fn listen(client: &Client, channel: &str, clock: &dyn Clock) -> Result<(), StoreError> {
+    let mut pushes = client.pushes();
+    client.subscribe(channel).await?;
+    let args = vec![Bytes::copy_from_slice(channel.as_bytes()), Bytes::new()];
+    client.command("turns", Access::Read, "PUBLISH", args).await?;
+    tokio::select! {
+        _ = pushes.recv() => Ok(()),
+        () = clock.sleep(client.config().command_timeout) => {
+            let what = format!(
+                "{}: it does not push what is published to {channel}; give the user the permission for SUBSCRIBE and the \
+                 channels that the README of botmesh-redis-store lists for turns, and connect without a proxy that takes \
+                 no subscriptions",
+                client.place()
+            );
+            Err(StoreError::new(StoreErrorKind::Denied, BACKEND, "turns", what))
+        }
+    }
+}
+
+/// The longest of some round trips.
+async fn round_trip(client: &Client, clock: &dyn Clock) -> Result<Duration, StoreError> {
+    let mut longest = Duration::ZERO;
+    for _ in 0..SAMPLES {
+        let sent = clock.monotonic();
+        client.command("turns", Access::Read, "PING", Vec::new()).await?;
+        longest = longest.max(clock.monotonic().saturating_sub(sent));
+    }
+    Ok(longest)
+}
+
+/// Servers before version 7 know no flags of scripts.
+fn too_old(client: &Client, error: StoreError) -> StoreError {
+    if !error.to_string().contains("compiling script") {
+        return error;
+    }
+    let what =
+        format!("{}: turns need Redis 7.0 or newer, or a server that is compatible with it", client.place());
+    StoreError::new(StoreErrorKind::Incompatible, BACKEND, "turns", what).with_source(error)
+}
+
+async fn permissions(client: &Client, bucket: &Bucket) -> Result<(), StoreError> {
+    let scratch = ["probe:hash", "probe:queue", "probe:text"].map(|name| bucket.named(name));
+    let reply = client.eval(TURNS_PROBE, &scratch, vec![bucket.wake("probe").into()]).await?;
+    let strange = |what: crate::client::Unexpected| what.error("turns", client.place(), Access::Read);
+    let missing = reply.texts().map_err(strange)?;
+    let [command, error, ..] = &missing[..] else { return Ok(()) };
+    let (command, error) = (String::from_utf8_lossy(command), String::from_utf8_lossy(error));
+    let cause = answered("turns", client.place(), Access::Read, &error);
+    let what = format!(
+        "{}: {command} fails on what the turns use ({error}); give the user the permissions that the README of \
+         botmesh-redis-store lists for turns",
+        client.place()
+    );
+    Err(StoreError::new(cause.kind(), BACKEND, "turns", what))
+}
+
+async fn layout(client: &Client) -> Result<(), StoreError> {
+    let prefix = &client.config().prefix;
+    let fields = LAYOUT_FIELDS.iter().flat_map(|(name, value)| [name, value]);
+    let fields = fields.map(|text| Bytes::from_static(text.as_bytes())).collect();
+    let reply = client.eval(LAYOUT, &[keys::turns_layout(prefix)], fields).await?;
+    let strange = |what: crate::client::Unexpected| what.error("turns", client.place(), Access::Read);
+    let record = reply.texts().map_err(strange)?;
+    for (name, own) in LAYOUT_FIELDS {
+        let found = record.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| &pair[1]);
+        if found.is_none_or(|found| found != own) {
+            let what = format!(
+                "{}: the turns under the prefix {prefix} are laid out by another version of this program ({name} is {} \
+                 there and {own} here); run the same version everywhere, or choose another prefix",
+                client.place(),
+                found.map_or_else(|| "missing".into(), |found| String::from_utf8_lossy(found))
+            );
+            return Err(StoreError::new(StoreErrorKind::Incompatible, BACKEND, "turns", what));
+        }
+    }
+    Ok(())
+}

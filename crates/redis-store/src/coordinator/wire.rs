@@ -1,0 +1,326 @@
+//! The scripts of the turns as calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use botmesh_core::Bytes;
+use botmesh_core::coordinator::Fence;
+use botmesh_core::coordinator::machine::{Liveness, Locking, Standing};
+use botmesh_core::error::StoreError;
+use botmesh_core::id::SessionId;
+use botmesh_core::time::Clock;
+
+use crate::client::{Client, Unexpected};
+use crate::error::Access;
+use crate::scripts::{self, Script};
+
+/// The names of a bucket's keys. All have one hash tag.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    tag: String,
+}
+
+impl Bucket {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { tag: format!("{{{prefix}:turns:0}}:") }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Bytes {
+        format!("{}{name}", self.tag).into()
+    }
+
+    pub(super) fn state(&self) -> Bytes {
+        self.named("state")
+    }
+
+    pub(super) fn queue(&self, key: &str) -> Bytes {
+        self.named(&format!("queue:{key}"))
+    }
+
+    pub(super) fn lock(&self, key: &str) -> Bytes {
+        self.named(&format!("lock:{key}"))
+    }
+
+    /// The channel of a replica, of all its sessions.
+    pub(super) fn wake(&self, incarnation: &str) -> String {
+        format!("{}wake:{incarnation}", self.tag)
+    }
+}
+
+/// An answer, and the epoch in which it was given; `None` if the server knows of none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer<T> {
+    pub(super) epoch: Option<Arc<str>>,
+    pub(super) what: T,
+}
+
+/// A grant that the server did not push because whoever left is of the same session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) seq: u64,
+    pub(super) fence: Fence,
+    pub(super) previous: Option<SessionId>,
+}
+
+/// What the server pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Push {
+    /// Whether the ticket became the head; if not, somebody waits for it.
+    pub(super) grants: bool,
+    pub(super) epoch: Arc<str>,
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    pub(super) fence: Fence,
+    pub(super) previous: Option<SessionId>,
+    pub(super) key: Arc<str>,
+}
+
+impl Push {
+    /// `None` if it is not of this version.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(7, '|');
+        let grants = match parts.next()? {
+            "g" => true,
+            "n" => false,
+            _ => return None,
+        };
+        Some(Self {
+            grants,
+            epoch: parts.next()?.into(),
+            session: parts.next()?.into(),
+            seq: parts.next()?.parse().ok()?,
+            fence: Fence(parts.next()?.parse().ok()?),
+            previous: session(parts.next()?),
+            key: parts.next()?.into(),
+        })
+    }
+}
+
+fn session(text: &str) -> Option<SessionId> {
+    (!text.is_empty()).then(|| SessionId::from(text))
+}
+
+/// The texts of an answer.
+pub(super) struct Texts(std::vec::IntoIter<Bytes>);
+
+impl Texts {
+    /// Splits off the epoch.
+    pub(super) fn new(texts: Vec<Bytes>) -> Result<(Option<Arc<str>>, Self), Unexpected> {
+        let mut texts = Self(texts.into_iter());
+        let epoch = texts.text()?;
+        Ok(((!epoch.is_empty()).then(|| epoch.into()), texts))
+    }
+
+    fn text(&mut self) -> Result<String, Unexpected> {
+        let next = self.0.next().and_then(|text| String::from_utf8(text.to_vec()).ok());
+        next.ok_or_else(|| Unexpected::new("too little"))
+    }
+
+    fn number(&mut self) -> Result<u64, Unexpected> {
+        self.text()?.parse().map_err(|_| Unexpected::new("a text where a number is due"))
+    }
+
+    pub(super) fn fence(&mut self) -> Result<Fence, Unexpected> {
+        self.number().map(Fence)
+    }
+
+    fn micros(&mut self) -> Result<Duration, Unexpected> {
+        self.number().map(Duration::from_micros)
+    }
+
+    pub(super) fn liveness(mut self) -> Result<Liveness, Unexpected> {
+        Ok(if self.text()? == "alive" { Liveness::Alive } else { Liveness::Dead })
+    }
+
+    pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
+        Ok(match self.text()?.as_str() {
+            "granted" => Standing::Granted { fence: self.fence()?, previous: session(&self.text()?) },
+            "waiting" => Standing::Waiting {
+                fence: self.fence()?,
+                holder: self.text()?.into(),
+                remaining: Some(self.micros()?),
+            },
+            "busy" => Standing::Busy { holder: self.text()?.into(), remaining: Some(self.micros()?) },
+            "overloaded" => Standing::Overloaded,
+            "unknown" => Standing::Unknown,
+            "dead" => Standing::Dead,
+            _ => return Err(Unexpected::new("an unknown standing of a ticket")),
+        })
+    }
+
+    /// Whether the ticket was there, and who is next in the same session.
+    pub(super) fn left(mut self) -> Result<(bool, Option<Next>), Unexpected> {
+        let left = self.text()? == "left";
+        if self.0.len() == 0 {
+            return Ok((left, None));
+        }
+        let next = Next { seq: self.number()?, fence: self.fence()?, previous: session(&self.text()?) };
+        Ok((left, Some(next)))
+    }
+
+    pub(super) fn locking(mut self) -> Result<Locking, Unexpected> {
+        Ok(match self.text()?.as_str() {
+            "acquired" => Locking::Acquired(self.fence()?),
+            "busy" => Locking::Busy { remaining: self.micros()? },
+            _ => Locking::Unopened,
+        })
+    }
+
+    pub(super) fn renewed(mut self) -> Result<Option<Fence>, Unexpected> {
+        let fence = self.text()?;
+        if fence.is_empty() {
+            return Ok(None);
+        }
+        let fence = fence.parse().map_err(|_| Unexpected::new("a fence that is no number"))?;
+        Ok(Some(Fence(fence)))
+    }
+
+    pub(super) fn released(mut self) -> Result<bool, Unexpected> {
+        Ok(self.text()? == "1")
+    }
+}
+
+/// A connection that speaks the scripts.
+pub(super) struct Wire {
+    pub(super) client: Client,
+    pub(super) bucket: Bucket,
+    clock: Arc<dyn Clock>,
+    /// When the last answered request was sent, in microseconds of the clock; 0 for none. Of all connections.
+    witnessed: Arc<AtomicU64>,
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn digits(number: u64) -> Bytes {
+    number.to_string().into()
+}
+
+fn text(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+impl Wire {
+    pub(super) fn new(
+        client: Client,
+        bucket: Bucket,
+        clock: Arc<dyn Clock>,
+        witnessed: Arc<AtomicU64>,
+    ) -> Self {
+        Self { client, bucket, clock, witnessed }
+    }
+
+    async fn call<T>(
+        &self,
+        script: &Script,
+        second: Option<Bytes>,
+        args: Vec<Bytes>,
+        read: impl FnOnce(Texts) -> Result<T, Unexpected>,
+    ) -> Result<Answer<T>, StoreError> {
+        let sent = micros(self.clock.monotonic()).max(1);
+        let last = self.witnessed.load(Ordering::Acquire);
+        // The request may take a while to arrive, which the caller sees pass only if it waits for longer.
+        let elapsed = sent.saturating_sub(last).saturating_add(micros(self.client.config().command_timeout));
+        let mut all = vec![if last == 0 { Bytes::new() } else { digits(elapsed) }];
+        all.extend(args);
+        let keys: Vec<_> = std::iter::once(self.bucket.state()).chain(second).collect();
+        let reply = self.client.script("turns", Access::Read, script, &keys, all).await?;
+        let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
+        let (epoch, texts) = reply.texts().and_then(Texts::new).map_err(strange)?;
+        self.witnessed.fetch_max(sent, Ordering::AcqRel);
+        Ok(Answer { epoch, what: read(texts).map_err(strange)? })
+    }
+
+    pub(super) async fn open(
+        &self,
+        session: &SessionId,
+        lease: Duration,
+        known: Option<&str>,
+        floor: Fence,
+    ) -> Result<Answer<Liveness>, StoreError> {
+        let known = text(known.unwrap_or_default());
+        let args = vec![text(session.as_str()), digits(micros(lease)), known, digits(floor.0)];
+        self.call(&scripts::OPEN, None, args, Texts::liveness).await
+    }
+
+    pub(super) async fn beat(
+        &self,
+        session: &SessionId,
+        lease: Duration,
+    ) -> Result<Answer<Liveness>, StoreError> {
+        let args = vec![text(session.as_str()), digits(micros(lease))];
+        self.call(&scripts::BEAT, None, args, Texts::liveness).await
+    }
+
+    pub(super) async fn close(&self, session: &SessionId) -> Result<Answer<()>, StoreError> {
+        self.call(&scripts::CLOSE, None, vec![text(session.as_str())], |_| Ok(())).await
+    }
+
+    pub(super) async fn enter(
+        &self,
+        key: &str,
+        session: &SessionId,
+        seq: u64,
+        max_waiters: u32,
+        idle_ttl: Duration,
+    ) -> Result<Answer<Standing>, StoreError> {
+        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let args = vec![
+            text(session.as_str()),
+            digits(seq),
+            digits(max_waiters.into()),
+            Bytes::from_static(b"wait"),
+            digits(idle),
+        ];
+        self.call(&scripts::ENTER, Some(self.bucket.queue(key)), args, Texts::standing).await
+    }
+
+    pub(super) async fn leave(
+        &self,
+        key: &str,
+        session: &SessionId,
+        seq: u64,
+        idle_ttl: Duration,
+    ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
+        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let args = vec![text(session.as_str()), digits(seq), digits(idle)];
+        self.call(&scripts::LEAVE, Some(self.bucket.queue(key)), args, Texts::left).await
+    }
+
+    pub(super) async fn poll(
+        &self,
+        key: &str,
+        session: &SessionId,
+        seq: u64,
+    ) -> Result<Answer<Standing>, StoreError> {
+        let args = vec![text(session.as_str()), digits(seq)];
+        self.call(&scripts::POLL, Some(self.bucket.queue(key)), args, Texts::standing).await
+    }
+
+    pub(super) async fn lock_acquire(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Answer<Locking>, StoreError> {
+        let args = vec![text(token), digits(micros(ttl))];
+        self.call(&scripts::LOCK_ACQUIRE, Some(self.bucket.lock(key)), args, Texts::locking).await
+    }
+
+    pub(super) async fn lock_renew(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Answer<Option<Fence>>, StoreError> {
+        let args = vec![text(token), digits(micros(ttl))];
+        self.call(&scripts::LOCK_RENEW, Some(self.bucket.lock(key)), args, Texts::renewed).await
+    }
+
+    pub(super) async fn lock_release(&self, key: &str, token: &str) -> Result<Answer<bool>, StoreError> {
+        let lock = Some(self.bucket.lock(key));
+        self.call(&scripts::LOCK_RELEASE, lock, vec![text(token)], Texts::released).await
+    }
+}

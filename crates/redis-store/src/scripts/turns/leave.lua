@@ -1,0 +1,27 @@
+-- Gives a ticket back, whether it waits or holds. Harmless when repeated, and whether or not its session lives.
+--
+-- ARGV  (elapsed), the session, the ticket's sequence number, the milliseconds for which an idle queue is remembered
+-- Answers with the epoch and 'left' or 'unknown'; then, if the next ticket is of the same session, what a push says.
+
+local own = ARGV[2] .. ':' .. ARGV[3]
+if not redis.call('ZSCORE', KEYS[2], own) then
+  save()
+  return {epoch, 'unknown'}
+end
+local first, _, before = head()
+if first == own then
+  pass(own, before)
+else
+  redis.call('ZREM', KEYS[2], own)
+end
+save()
+local moved, member, number, previous = bury()
+if not member then
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+elseif first == own or moved then
+  if session_of(member) == ARGV[2] and now >= grace and alive(ARGV[2]) then
+    return {epoch, 'left', string.match(member, ':(%d+)$'), digits(number), previous or ''}
+  end
+  tell(member, number, previous)
+end
+return {epoch, 'left'}

@@ -1,0 +1,48 @@
+-- Before every script of the turns: what the bucket knows, and the time.
+--
+-- KEYS[1]  the bucket's state: e epoch, b when it began, g until when nobody is granted anything, c the largest number,
+--          t the wall clock and l the lease clock at the last request, s:ID the end of a session's lease
+-- ARGV[1]  the microseconds that the caller saw pass since its last answered request, or ''
+--
+-- All times are microseconds. The lease clock stands still while the wall clock is set back, and goes on by no more than
+-- the caller saw pass when it is set forward. Every answer begins with the epoch, '' for none.
+
+local time = redis.call('TIME')
+local wall = time[1] * 1000000 + time[2]
+local state = redis.call('HMGET', KEYS[1], 'e', 'c', 't', 'l', 'g', 'b')
+local epoch = state[1] or ''
+local last = tonumber(state[2] or 0)
+local grace = tonumber(state[5] or 0)
+local born = tonumber(state[6] or 0)
+local now = wall
+if state[3] then
+  now = tonumber(state[4]) + math.min(math.max(wall - state[3], 0), tonumber(ARGV[1]) or math.huge)
+end
+
+-- A double as text, to the last digit.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function save(...)
+  redis.call('HSET', KEYS[1], 't', digits(wall), 'l', digits(now), ...)
+end
+
+local function remaining(session)
+  local lease = redis.call('HGET', KEYS[1], 's:' .. session)
+  return lease and math.max(lease - now, 0) or 0
+end
+
+local function alive(session)
+  return remaining(session) > 0
+end
+
+-- So that no delayed request revives a dead session, it is remembered for ten minutes.
+local function forget_dead()
+  local fields = redis.call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 's:' and fields[i + 1] + 600000000 <= now then
+      redis.call('HDEL', KEYS[1], fields[i])
+    end
+  end
+end

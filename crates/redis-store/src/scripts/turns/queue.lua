@@ -1,0 +1,67 @@
+-- Before the scripts of a queue.
+--
+-- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 !SESSION, the previous holder. It expires only while it
+--          has no ticket.
+
+local tag = string.sub(KEYS[1], 1, -6)
+local key = string.sub(KEYS[2], #tag + 7)
+
+local function session_of(member)
+  return string.match(member, '^(.*):')
+end
+
+-- The first ticket, its number, and the previous holder.
+local function head()
+  local first = redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
+  if first[1] and string.sub(first[1], 1, 1) == '!' then
+    return first[3], first[4], string.sub(first[1], 2)
+  end
+  return first[1], first[2]
+end
+
+-- Removes the head, which becomes the previous holder.
+local function pass(member, previous)
+  local holder = session_of(member)
+  redis.call('ZADD', KEYS[2], 0, '!' .. holder)
+  if previous and previous ~= holder then
+    redis.call('ZREM', KEYS[2], '!' .. previous)
+  end
+  redis.call('ZREM', KEYS[2], member)
+end
+
+-- Removes the dead at the head, some at most. Whether there were any, and then what head() gives.
+local function bury()
+  for buried = 0, 255 do
+    local member, number, previous = head()
+    if not member or alive(session_of(member)) then
+      return buried > 0, member, number, previous
+    end
+    pass(member, previous)
+  end
+  return true, head()
+end
+
+-- An error must not end a script that has written; whoever misses a push asks.
+local function push(kind, member, number, previous)
+  local session, seq = string.match(member, '^(.*):(%d+)$')
+  local text = table.concat({kind, epoch, session, seq, digits(number), previous or '', key}, '|')
+  redis.pcall('PUBLISH', tag .. 'wake:' .. string.match(session, '^[^.]*'), text)
+end
+
+local function tell(member, number, previous)
+  if member and now >= grace and alive(session_of(member)) then
+    push('g', member, number, previous)
+  end
+end
+
+-- Where a ticket stands that is there.
+local function standing(own, member, number, previous)
+  if own ~= member then
+    local holder = session_of(member)
+    return {epoch, 'waiting', digits(redis.call('ZSCORE', KEYS[2], own)), holder, digits(remaining(holder))}
+  end
+  if now < grace then
+    return {epoch, 'waiting', digits(number), session_of(own), digits(grace - now)}
+  end
+  return {epoch, 'granted', digits(number), previous or ''}
+end

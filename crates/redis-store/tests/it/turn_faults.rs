@@ -1,0 +1,173 @@
+//! Turns over a server or a network that does something wrong, and nobody loses anything.
+
+use std::time::Duration;
+
+use botmesh_core::coordinator::Coordinator;
+use botmesh_core::error::CoordinationUnavailableReason as Reason;
+use botmesh_test_servers::Proxy;
+
+use crate::tools::server;
+use crate::turns::{enter, lease_end, replica, replica_at, short, take, tickets, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d02_forgotten_scripts_are_sent_again() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    for _ in 0..3 {
+        redis.command(&["SCRIPT", "FLUSH"]).unwrap();
+        let held = take(&a, "ana").await;
+        redis.command(&["SCRIPT", "FLUSH"]).unwrap();
+        let mut next = enter(&b, "ana").await;
+        redis.command(&["SCRIPT", "FLUSH"]).unwrap();
+        held.release();
+        next.granted().await.unwrap().release();
+    }
+    let end = lease_end(&redis, &a);
+    redis.command(&["SCRIPT", "FLUSH"]).unwrap();
+    until("the lease is prolonged", || lease_end(&redis, &a) > end).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d06_a_full_memory_refuses_tickets_and_takes_no_lease_away() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let impatient = replica_at(redis.url(), short().with_turn_wait(Duration::from_millis(300))).await;
+    let held = take(&a, "ana").await;
+    let mut next = enter(&b, "ana").await;
+    let end = lease_end(&redis, &a);
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    assert_eq!(impatient.enter("bea").await.unwrap_err().reason, Reason::Overloaded);
+    assert_eq!(tickets(&redis, "bea"), Vec::<String>::new());
+    until("the lease outlives its first end", || lease_end(&redis, &a) > end + 1_500_000).await;
+    assert_eq!(held.check(), Ok(()));
+    held.release();
+    next.granted().await.unwrap().release();
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    take(&impatient, "bea").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b05_a_request_whose_answer_is_lost_takes_one_ticket() {
+    let redis = server();
+    let proxy = Proxy::start(redis.address()).unwrap();
+    let a = replica_at(&redis.url_at(proxy.address()), short()).await;
+    take(&a, "warm").await.release();
+    proxy.lose_replies("queue:ana", 2);
+    let turn = take(&a, "ana").await;
+    assert_eq!(proxy.traffic().replies_lost, 2);
+    assert_eq!(tickets(&redis, "ana").len(), 1);
+    assert_eq!(turn.check(), Ok(()));
+    // And so it is with giving it back.
+    proxy.lose_replies("queue:ana", 2);
+    turn.release();
+    until("the release is there", || tickets(&redis, "ana").is_empty()).await;
+    take(&a, "ana").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c01_lost_pushes_are_made_up_for() {
+    let redis = server();
+    let proxy = Proxy::start_for_redis(redis.address()).unwrap();
+    let (a, b) = (replica(&redis).await, replica_at(&redis.url_at(proxy.address()), short()).await);
+    proxy.drop_pushes(true).unwrap();
+    let held = take(&a, "ana").await;
+    let mut tickets = [enter(&b, "ana").await, enter(&b, "ana").await];
+    held.release();
+    for ticket in &mut tickets {
+        let turn = ticket.granted().await.unwrap();
+        assert_eq!(turn.check(), Ok(()));
+    }
+    assert!(proxy.traffic().pushes_lost > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c07_a_subscriber_that_is_thrown_out_comes_back_and_asks() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    for _ in 0..5 {
+        let held = take(&a, "ana").await;
+        let mut next = enter(&b, "ana").await;
+        redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+        redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+        held.release();
+        let turn = next.granted().await.unwrap();
+        assert_eq!(turn.check(), Ok(()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_forged_pushes_give_no_turn() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let held = take(&a, "ana").await;
+    let mut ticket = enter(&b, "ana").await;
+    let session = b.session().as_str().to_owned();
+    let channel = format!("{{botmesh:turns:0}}:wake:{}", session.split('.').next().unwrap());
+    let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap().text().unwrap();
+    let texts = [
+        format!("g|other|{session}|1|7||ana"),
+        format!("g|{epoch}|{session}x|1|7||ana"),
+        format!("g|{epoch}|{session}|77|7||ana"),
+        format!("n|{epoch}|{session}|1|7||ana"),
+        "g".to_owned(),
+        "nonsense|||||||".to_owned(),
+    ];
+    for text in &texts {
+        assert_eq!(redis.command(&["PUBLISH", &channel, text]).unwrap().int(), Some(1));
+    }
+    take(&b, "bea").await;
+    assert!(futures_util::poll!(Box::pin(ticket.granted())).is_pending());
+    assert_eq!(tickets(&redis, "ana").len(), 2);
+    held.release();
+    ticket.granted().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c05_a_ticket_that_its_replica_does_not_know_is_given_back_when_others_wait() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    // What a request leaves that was carried out after its caller had given up.
+    let ghost = format!("{}:77", a.session());
+    redis.command(&["ZADD", "{botmesh:turns:0}:queue:ana", "7", &ghost]).unwrap();
+    take(&b, "ana").await;
+    assert_eq!(a.session().as_str().split('.').nth(1), Some("0"), "nothing else is lost");
+}
+
+/// Nothing but the thread of the coordinator runs meanwhile.
+#[tokio::test]
+async fn a03_a_handler_that_blocks_its_runtime_does_not_end_the_lease() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let turn = take(&a, "ana").await;
+    let end = lease_end(&redis, &a);
+    while lease_end(&redis, &a) < end + 3_000_000 {
+        std::thread::yield_now();
+    }
+    assert_eq!(turn.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b19_a_queue_of_dead_tickets_is_worked_off_in_parts() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let mut command = vec!["ZADD".to_owned(), "{botmesh:turns:0}:queue:ana".to_owned()];
+    for at in 1..=900 {
+        command.extend([at.to_string(), format!("gone.0:{at}")]);
+    }
+    redis.command(&command).unwrap();
+    let turn = take(&a, "ana").await;
+    assert_eq!(turn.previous_holder().unwrap().as_str(), "gone.0");
+    assert_eq!(tickets(&redis, "ana").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d24_a_foreign_key_is_told_and_left_as_it_is() {
+    let redis = server();
+    let a = replica(&redis).await;
+    redis.command(&["SET", "{botmesh:turns:0}:queue:ana", "foreign"]).unwrap();
+    let error = a.enter("ana").await.unwrap_err();
+    assert_eq!(error.reason, Reason::Down);
+    assert!(error.source.unwrap().to_string().contains("belongs to another program"));
+    take(&a, "bea").await;
+    assert_eq!(redis.command(&["GET", "{botmesh:turns:0}:queue:ana"]).unwrap().text().unwrap(), "foreign");
+}

@@ -1,0 +1,311 @@
+//! Turns over a server that does nothing wrong.
+
+use std::time::Duration;
+
+use botmesh_core::coordinator::{Coordinator, Fence, Ticket, Turn};
+use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason, StoreErrorKind as Kind};
+use botmesh_redis_store::{RedisConfig, RedisCoordinator, RedisCoordinatorConfig};
+use botmesh_test_servers::Redis;
+
+use crate::tools::{open, server};
+
+pub(crate) const LEASE: Duration = Duration::from_millis(1500);
+const STATE: &str = "{botmesh:turns:0}:state";
+
+pub(crate) fn short() -> RedisCoordinatorConfig {
+    RedisCoordinatorConfig::default().with_lease(LEASE)
+}
+
+pub(crate) async fn replica_at(url: &str, config: RedisCoordinatorConfig) -> RedisCoordinator {
+    RedisCoordinator::connect_with(url, RedisConfig::default(), config).await.unwrap()
+}
+
+pub(crate) async fn replica(redis: &Redis) -> RedisCoordinator {
+    replica_at(redis.url(), short()).await
+}
+
+pub(crate) async fn enter(replica: &RedisCoordinator, key: &str) -> Ticket {
+    replica.enter(key).await.unwrap()
+}
+
+pub(crate) async fn take(replica: &RedisCoordinator, key: &str) -> Turn {
+    enter(replica, key).await.granted().await.unwrap()
+}
+
+/// Waits for a condition; the test's own bound is that of the test command.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let turns = std::time::Duration::from_secs(20);
+    let wait = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    #[expect(clippy::disallowed_methods, reason = "a real server answers in real time")]
+    let waited = tokio::time::timeout(turns, wait).await;
+    assert!(waited.is_ok(), "never: {what}");
+}
+
+/// The tickets of a key.
+pub(crate) fn tickets(redis: &Redis, key: &str) -> Vec<String> {
+    let queue = format!("{{botmesh:turns:0}}:queue:{key}");
+    let members = redis.command(&["ZRANGE", &queue, "0", "-1"]).unwrap();
+    let members = members.items().iter().map(|member| member.text().unwrap());
+    members.filter(|member| !member.starts_with('!')).collect()
+}
+
+/// The end of a session's lease, as the server has it, in microseconds.
+pub(crate) fn lease_end(redis: &Redis, replica: &RedisCoordinator) -> u64 {
+    let field = format!("s:{}", replica.session());
+    redis.command(&["HGET", STATE, &field]).unwrap().text().map_or(0, |end| end.parse().unwrap())
+}
+
+fn publishes(redis: &Redis) -> u64 {
+    let stats = redis.command(&["INFO", "commandstats"]).unwrap().text().unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_publish:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b11_tickets_are_served_in_order_across_replicas() {
+    let redis = server();
+    let replicas = [replica(&redis).await, replica(&redis).await];
+    let mut tickets = Vec::new();
+    for number in 0..200 {
+        tickets.push(enter(&replicas[number % 2], "ana").await);
+    }
+    assert!(tickets.is_sorted_by(|one, other| one.fence() < other.fence()));
+    let served = std::sync::Mutex::new(Vec::new());
+    let serve = tickets.into_iter().map(|mut ticket| {
+        let served = &served;
+        async move {
+            let turn = ticket.granted().await.unwrap();
+            assert_eq!(turn.check(), Ok(()));
+            served.lock().unwrap().push(turn.fence());
+            turn.release();
+        }
+    });
+    futures_util::future::join_all(serve).await;
+    let served = served.into_inner().unwrap();
+    assert_eq!(served.len(), 200);
+    assert!(served.is_sorted_by(|one, other| one < other));
+    until("the queue is empty", || tickets_of(&redis) == 0).await;
+}
+
+fn tickets_of(redis: &Redis) -> usize {
+    tickets(redis, "ana").len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b13_who_releases_goes_to_the_end_of_the_queue() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let (mut mine, mut theirs) = (enter(&a, "ana").await, enter(&b, "ana").await);
+    let mut last = None;
+    for _ in 0..50 {
+        let turn = mine.granted().await.unwrap();
+        assert_eq!(turn.previous_holder(), last.as_ref());
+        last = Some(turn.session().clone());
+        mine = enter(if *turn.session() == a.session() { &a } else { &b }, "ana").await;
+        turn.release();
+        std::mem::swap(&mut mine, &mut theirs);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b03_dropped_waits_leave_no_ticket() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let held = take(&a, "ana").await;
+    let calls = (0..100).map(|at| {
+        let a = &a;
+        async move {
+            let mut call = Box::pin(async {
+                let mut ticket = a.enter("ana").await?;
+                ticket.granted().await
+            });
+            for _ in 0..at {
+                if futures_util::poll!(&mut call).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    futures_util::future::join_all(calls).await;
+    until("the queue has the holder alone", || tickets_of(&redis) == 1).await;
+    held.release();
+    until("the queue is empty", || tickets_of(&redis) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b15_a_wait_that_takes_too_long_fails_and_leaves_no_ticket() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let b = replica_at(redis.url(), short().with_turn_wait(Duration::from_millis(100))).await;
+    let held = take(&a, "ana").await;
+    let refused = enter(&b, "ana").await.granted().await.unwrap_err();
+    assert_eq!(refused.reason, Reason::Timeout);
+    let mut next = enter(&a, "ana").await;
+    until("the ticket is gone", || tickets_of(&redis) == 2).await;
+    held.release();
+    next.granted().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_bounded() {
+    let redis = server();
+    let a = replica_at(redis.url(), short().with_max_waiters(2)).await;
+    let (held, mut first, _second) = (take(&a, "ana").await, enter(&a, "ana").await, enter(&a, "ana").await);
+    assert_eq!(a.enter("ana").await.unwrap_err().reason, Reason::Overloaded);
+    take(&a, "bea").await;
+    held.release();
+    first.granted().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c03_no_push_is_missed_by_a_replica_that_has_just_started() {
+    let redis = server();
+    let a = replica(&redis).await;
+    for _ in 0..20 {
+        let held = take(&a, "ana").await;
+        let b = replica(&redis).await;
+        let mut ticket = enter(&b, "ana").await;
+        held.release();
+        ticket.granted().await.unwrap();
+        b.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c09_turns_that_nobody_else_waits_for_push_nothing() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let before = publishes(&redis);
+    for at in 0..500 {
+        take(&a, &format!("chat{}", at % 7)).await.release();
+    }
+    let (held, mut next) = (take(&a, "ana").await, enter(&a, "ana").await);
+    held.release();
+    next.granted().await.unwrap();
+    assert_eq!(publishes(&redis), before, "the next ticket of the same replica is in the answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e03_idle_keys_cost_nothing_after_their_time() {
+    let redis = server();
+    let a = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
+    for at in 0..100 {
+        take(&a, &format!("chat{at}")).await.release();
+    }
+    let held = take(&a, "ana").await;
+    let size = || redis.command(&["DBSIZE"]).unwrap().int().unwrap();
+    // The layouts of store and turns, the sessions, and the one that is held.
+    until("the idle keys are gone", || size() == 4).await;
+    assert_eq!(held.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e11_fences_begin_above_what_the_store_has_seen() {
+    let redis = server();
+    let future = Fence(5_000_000_000_000_000);
+    let a = replica_at(redis.url(), short().with_floor(future)).await;
+    let first = take(&a, "ana").await.fence();
+    assert!(first > future);
+    redis.command(&["FLUSHALL"]).unwrap();
+    let again = loop {
+        if let Ok(mut ticket) = a.enter("ana").await
+            && let Ok(turn) = ticket.granted().await
+        {
+            break turn.fence();
+        }
+    };
+    assert!(again > first, "{again:?}");
+    let store = open(&redis).await;
+    let b = store.coordinator_with(short()).await.unwrap();
+    assert!(take(&b, "bea").await.fence() > again);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h07_a_clean_stop_hands_over_at_once() {
+    let redis = server();
+    // A lease that nobody would wait for.
+    let config = || short().with_lease(Duration::from_secs(600));
+    let (a, b) = (replica_at(redis.url(), config()).await, replica_at(redis.url(), config()).await);
+    let (mut held, mut own, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for at in 0..50 {
+        let key = format!("chat{at}");
+        held.push(take(&a, &key).await);
+        own.push(enter(&a, &key).await);
+        others.push(enter(&b, &key).await);
+    }
+    a.close().await;
+    a.close().await;
+    for turn in &held {
+        assert_eq!(turn.check().unwrap_err().reason, LeaseLostReason::Released);
+        assert_eq!(turn.lost().await.reason, LeaseLostReason::Released);
+    }
+    for ticket in &mut others {
+        ticket.granted().await.unwrap();
+    }
+    assert_eq!(own[0].granted().await.unwrap_err().reason, Reason::Down);
+    assert_eq!(a.enter("ana").await.unwrap_err().reason, Reason::Down);
+    assert!(a.release_lock("job", "t").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_ends_with_its_last_turn() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let held = take(&a, "ana").await;
+    let mut ticket = enter(&b, "ana").await;
+    drop(a);
+    assert_eq!(held.check(), Ok(()));
+    drop(held);
+    ticket.granted().await.unwrap();
+    until("its connections are gone", || {
+        let list = redis.command(&["CLIENT", "LIST"]).unwrap().text().unwrap();
+        list.lines().filter(|line| !line.contains("cmd=client")).count() == 2
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a13_a_lock_is_released_and_prolonged_by_its_token_alone() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let (ttl, short) = (Duration::from_secs(60), Duration::from_millis(1));
+    let fence = a.acquire_lock_fenced("job", "t1", ttl).await.unwrap().unwrap();
+    assert_eq!(a.acquire_lock_fenced("job", "t1", ttl).await.unwrap(), Some(fence));
+    assert_eq!(b.acquire_lock_fenced("job", "t2", ttl).await.unwrap(), None);
+    assert!(!b.release_lock("job", "t2").await.unwrap());
+    assert_eq!(b.renew_lock("job", "t2", ttl).await.unwrap(), None);
+    assert_eq!(a.renew_lock("job", "t1", short).await.unwrap(), Some(fence));
+    let next = loop {
+        if let Some(fence) = b.acquire_lock_fenced("job", "t2", ttl).await.unwrap() {
+            break fence;
+        }
+    };
+    assert!(next > fence);
+    assert!(!a.release_lock("job", "t1").await.unwrap());
+    assert!(b.release_lock("job", "t2").await.unwrap());
+}
+
+#[tokio::test]
+async fn h05_another_layout_is_refused() {
+    let redis = server();
+    redis.command(&["HSET", "{botmesh}:layout:turns", "format", "1", "buckets", "64"]).unwrap();
+    let error = RedisCoordinator::connect(redis.url(), "botmesh").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Incompatible);
+    assert!(error.to_string().contains("buckets is 64 there and 1 here"), "{error}");
+    RedisCoordinator::connect(redis.url(), "other").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_work_is_refused() {
+    let redis = server();
+    let config = short().with_lease(Duration::from_millis(10));
+    let refused = RedisCoordinator::connect_with(redis.url(), RedisConfig::default(), config).await;
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), Kind::Misuse);
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("coordinator.lease"), "{error}");
+}
