@@ -10,7 +10,7 @@ use botmesh::core::provider::Resolve;
 use botmesh::{Durability, Fallback, HandoverConfig, HandoverFlows, InboxConfig, OutboxConfig};
 use botmesh_testing::{CrashPoint, MockProvider, Sent, TestBot, WritePoint};
 
-use crate::shop::{Slowness, shop};
+use crate::shop::{Slowness, Tickets, shop};
 
 const REPLICAS: usize = 3;
 const USERS: [&str; 2] = ["ana", "ben"];
@@ -45,6 +45,7 @@ struct Run {
     bot: TestBot,
     dice: Dice,
     slowness: Slowness,
+    tickets: Tickets,
     said: BTreeMap<String, Said>,
     counts: BTreeMap<&'static str, u32>,
     /// Replicas that are to crash at some point.
@@ -55,7 +56,7 @@ struct Run {
 
 /// Runs a seed to its end, and says what is wrong with it.
 pub(crate) async fn run(seed: u64) -> Result<(), String> {
-    let slowness = Slowness::default();
+    let (slowness, tickets) = (Slowness::default(), Tickets::default());
     let handover = HandoverConfig::default().with_flows(HandoverFlows::Forward).with_fallback(
         Fallback::function(|_, c| async move {
             c.reply(format!("interrupted|{}", c.text())).await?;
@@ -71,11 +72,19 @@ pub(crate) async fn run(seed: u64) -> Result<(), String> {
         .durability(durability)
         .handover(handover)
         .channel(MockProvider::with_resolve(Resolve::Lookup))
-        .start(shop(1, slowness.clone()));
+        .start(shop(1, slowness.clone(), tickets.clone()));
     let dice = Dice(SeededEntropy::new(seed ^ 0x5157));
     let (said, counts) = Default::default();
-    let mut run =
-        Run { bot, dice, slowness, said, counts, armed: [false; REPLICAS], frozen: [false; REPLICAS] };
+    let mut run = Run {
+        bot,
+        dice,
+        slowness,
+        tickets,
+        said,
+        counts,
+        armed: [false; REPLICAS],
+        frozen: [false; REPLICAS],
+    };
     for _ in 0..ROUNDS {
         run.step().await;
     }
@@ -182,7 +191,7 @@ impl Run {
         let number = self.one();
         self.make_sure_of(number);
         let version = self.dice.pick(&[1, 2]);
-        self.bot.replica(number).deploy(shop(version, self.slowness.clone())).await;
+        self.bot.replica(number).deploy(shop(version, self.slowness.clone(), self.tickets.clone())).await;
     }
 
     /// A replica that has not come to the point where it was to crash crashes now. So does one that stood still, because it

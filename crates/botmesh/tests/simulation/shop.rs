@@ -2,6 +2,7 @@
 //! what became of each message.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use botmesh::prelude::*;
@@ -32,6 +33,10 @@ impl Heard {
     }
 }
 
+/// The tickets that were drawn. No two conversations have the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Tickets(Arc<AtomicU32>);
+
 /// How long a step works the first time that it hears something.
 #[derive(Clone, Default)]
 pub(crate) struct Slowness(Arc<Mutex<HashMap<String, Duration>>>);
@@ -50,8 +55,10 @@ impl Slowness {
 pub(crate) fn shop(
     version: u32,
     slowness: Slowness,
+    tickets: Tickets,
 ) -> impl Fn(BotBuilder) -> BotBuilder + Send + Sync + 'static {
     move |bot| {
+        let tickets = tickets.clone();
         bot.when(regex("^order"), |c: Ctx| async move { begin(&c, "order") })
             .when(regex("^quick"), |c: Ctx| async move { begin(&c, "quick") })
             .when(regex("^desk"), |c: Ctx| async move { begin(&c, "desk") })
@@ -59,7 +66,9 @@ pub(crate) fn shop(
             .otherwise(|c: Ctx| async move { c.reply(format!("echo|{}", c.text())).await })
             .flow(steps("order", version, &slowness).persistent())
             .flow(steps("quick", version, &slowness))
-            .add_conversation(conversation("desk", desk).on_timeout("late|").replayable())
+            .add_conversation(
+                conversation("desk", move |c| desk(c, tickets.clone())).on_timeout("late|").replayable(),
+            )
             .add_conversation(conversation("talk", talk).on_timeout("late|"))
     }
 }
@@ -114,9 +123,9 @@ fn steps(name: &'static str, version: u32, slowness: &Slowness) -> Flow<Heard> {
     .on_timeout("late|")
 }
 
-async fn desk(c: Conv) -> Result<(), Error> {
+async fn desk(c: Conv, tickets: Tickets) -> Result<(), Error> {
     let mut heard: Heard = c.input()?;
-    let ticket: u32 = c.run("ticket", || async { Ok(7) }).await?;
+    let ticket: u32 = c.run("ticket", || async { Ok(tickets.0.fetch_add(1, Ordering::Relaxed)) }).await?;
     for n in 1..=3 {
         let answer = c.ask(heard.after(&format!("desk {ticket}, {n}?"))).timeout(WAIT).await?;
         heard.take(&answer);

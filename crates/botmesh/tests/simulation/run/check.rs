@@ -11,6 +11,7 @@ impl Run {
             let texts = self.texts_to(user);
             self.each_message_came_to_one_thing(user, &texts)?;
             each_conversation_heard_what_it_said(&texts)?;
+            each_question_follows_the_one_before(&texts)?;
         }
         Ok(())
     }
@@ -61,6 +62,37 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// A question is asked where the one before it of the same conversation is the last thing that was asked: nobody goes on with
+/// what is over, or with what another replica went on with.
+fn each_question_follows_the_one_before(texts: &[String]) -> Result<(), String> {
+    let mut open = String::new();
+    for text in texts {
+        let said = text.split('|').next().unwrap_or_default();
+        let (name, rest) = said.split_once(' ').unwrap_or((said, ""));
+        let (ticket, question) = rest.split_once(", ").unwrap_or(("", rest));
+        let before = match (name, question) {
+            ("second?", _) => Some("first?".to_owned()),
+            ("third?", _) => Some("second?".to_owned()),
+            ("not", _) => Some("third?".to_owned()),
+            ("talk", "2?") => Some("talk 1?".to_owned()),
+            ("desk", "2?") => Some(format!("desk {ticket}, 1?")),
+            ("desk", "3?") => Some(format!("desk {ticket}, 2?")),
+            ("talk", rest) if rest.starts_with("done") => Some("talk 2?".to_owned()),
+            ("order" | "quick", _) => Some("third?".to_owned()),
+            _ => None,
+        };
+        if let Some(before) = before.filter(|before| *before != open) {
+            return Err(format!("`{text}` comes where `{open}` is open, and not `{before}`"));
+        }
+        // A replica may have said that it is interrupted and died before that was written down: then it goes on where it was.
+        let goes_on = name == "not" || name == "interrupted";
+        if !goes_on {
+            open = said.to_owned();
+        }
+    }
+    Ok(())
 }
 
 /// What a conversation says in the end is what led to its questions, each once and in this order.
