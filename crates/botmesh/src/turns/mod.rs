@@ -1,6 +1,7 @@
 //! One message of a conversation at a time, in the order of arrival; conversations in parallel.
 
 mod queues;
+mod tickets;
 mod worker;
 
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(crate) struct Turns {
     coordination: Coordination,
     dispatcher: Dispatcher,
     running: Arc<Semaphore>,
-    queues: Queues,
+    queues: Arc<Queues>,
 }
 
 impl Turns {
@@ -56,7 +57,7 @@ impl Turns {
         max_concurrent: usize,
     ) -> Arc<Self> {
         let running = Arc::new(Semaphore::new(max_concurrent));
-        Arc::new(Self { world, coordination, dispatcher, running, queues: Queues::default() })
+        Arc::new(Self { world, coordination, dispatcher, running, queues: Arc::default() })
     }
 
     /// Takes the next place in the conversation's queue. Places are served in the order of these calls, whenever they

@@ -4,11 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Turns, Work};
+use crate::core::coordinator::Ticket;
 use crate::core::id::ConversationKey;
+use crate::lanes::Lanes;
 
 /// The conversations that have something to do. The others cost nothing.
 #[derive(Default)]
-pub(super) struct Queues(Mutex<Inner>);
+pub(super) struct Queues {
+    inner: Mutex<Inner>,
+    /// Who takes a ticket for a conversation.
+    pub(super) lanes: Lanes<ConversationKey>,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -23,6 +29,12 @@ struct Queue {
     served: bool,
     /// The permit to run at once, taken when the first place was reserved.
     permit: Option<OwnedSemaphorePermit>,
+    /// For messages that wait, in the order in which they were taken. Any of them is as good for any message.
+    tickets: VecDeque<Ticket>,
+    /// Whether tickets are taken: not while a message rests before its next attempt, so that others can have the chat.
+    takes: bool,
+    /// Whether somebody is taking them.
+    taking: bool,
 }
 
 enum Place {
@@ -32,6 +44,17 @@ enum Place {
 }
 
 impl Queue {
+    fn lacks_tickets(&self) -> bool {
+        let waiting = || self.slots.iter().filter(|(_, place)| matches!(place, Place::Filled(_))).count();
+        self.takes && self.tickets.len() < waiting()
+    }
+
+    /// Takes no more tickets; those that were taken are the caller's to drop.
+    fn stop_taking(&mut self) -> VecDeque<Ticket> {
+        self.takes = false;
+        std::mem::take(&mut self.tickets)
+    }
+
     fn pop_filled(&mut self) -> Option<Work> {
         while let Some((_, Place::Cancelled)) = self.slots.front() {
             self.slots.pop_front();
@@ -48,7 +71,7 @@ impl Queue {
 
 impl Queues {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn reserve(turns: &Arc<Turns>, key: ConversationKey) -> Slot {
@@ -104,14 +127,62 @@ impl Queues {
     pub(super) fn next_or_dismiss(&self, key: &ConversationKey) -> Option<Work> {
         let mut inner = self.lock();
         let queue = inner.conversations.get_mut(key)?;
-        let work = queue.pop_filled();
-        if work.is_none() {
-            queue.served = false;
-            if queue.slots.is_empty() {
-                inner.conversations.remove(key);
-            }
+        if let Some(work) = queue.pop_filled() {
+            return Some(work);
         }
-        work
+        queue.served = false;
+        let unused = queue.stop_taking();
+        if queue.slots.is_empty() {
+            inner.conversations.remove(key);
+        }
+        drop(inner);
+        drop(unused);
+        None
+    }
+
+    /// Whether the caller is to take tickets for the messages that wait.
+    pub(super) fn begin_taking(&self, key: &ConversationKey) -> bool {
+        let mut inner = self.lock();
+        let Some(queue) = inner.conversations.get_mut(key) else { return false };
+        let begins = !queue.taking && queue.lacks_tickets();
+        queue.taking |= begins;
+        begins
+    }
+
+    /// Keeps a ticket that was taken; `None` if none can be. Whether another one is to be taken.
+    pub(super) fn add_ticket(&self, key: &ConversationKey, ticket: Option<Ticket>) -> bool {
+        let mut inner = self.lock();
+        let Some(queue) = inner.conversations.get_mut(key) else {
+            drop(inner);
+            return false;
+        };
+        let went_well = ticket.is_some();
+        let unused = match ticket {
+            Some(ticket) if queue.lacks_tickets() => {
+                queue.tickets.push_back(ticket);
+                None
+            }
+            other => other,
+        };
+        queue.taking = went_well && queue.lacks_tickets();
+        let more = queue.taking;
+        drop(inner);
+        drop(unused);
+        more
+    }
+
+    /// The first ticket that was taken. From now on tickets are taken for what waits.
+    pub(super) fn next_ticket(&self, key: &ConversationKey) -> Option<Ticket> {
+        let mut inner = self.lock();
+        let queue = inner.conversations.get_mut(key)?;
+        queue.takes = true;
+        queue.tickets.pop_front()
+    }
+
+    /// Gives back what was taken for messages that wait, until the next message begins.
+    pub(super) fn forget_tickets(&self, key: &ConversationKey) {
+        let unused = self.lock().conversations.get_mut(key).map(Queue::stop_taking);
+        drop(unused);
     }
 
     pub(super) fn clear(&self) {
@@ -153,6 +224,8 @@ impl Slot {
         self.open = false;
         if let Some(permit) = self.turns.queues.settle(&self.key, self.id, place) {
             self.turns.start_worker(self.key.clone(), permit);
+        } else {
+            self.turns.take_tickets(&self.key);
         }
     }
 }

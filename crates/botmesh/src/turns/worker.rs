@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{Turns, Work};
-use crate::bot::{Coordination, OnHandlerError};
+use crate::bot::OnHandlerError;
 use crate::core::coordinator::Turn;
 use crate::core::error::{Cas, CoordinationUnavailable, CoordinationUnavailableReason};
 use crate::core::id::ConversationKey;
@@ -101,6 +101,7 @@ impl Turns {
         loop {
             let mut finished = self.run(key, work).await;
             let Some(again) = self.again(&finished) else { return finished };
+            self.queues.forget_tickets(key);
             if let Some(turn) = finished.turn.take() {
                 turn.release();
             }
@@ -273,7 +274,7 @@ impl Turns {
     }
 
     async fn run(&self, key: &ConversationKey, work: Work) -> Finished {
-        let turn = match self.take_turn(key).await {
+        let turn = match self.within_turn_wait(key, self.next_turn(key)).await {
             Ok(turn) => {
                 self.world.events.over(TAKING);
                 turn
@@ -327,13 +328,20 @@ impl Turns {
         Finished { turn: Some(turn), work, verdict, sent: scope.close(), ended: handled.ended }
     }
 
+    /// A turn of the conversation for something other than its next message.
     pub(crate) async fn take_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
-        let Coordination { coordinator, config } = &self.coordination;
-        let taking = async { coordinator.enter(&key.encode()).await?.granted().await };
+        self.within_turn_wait(key, async { self.enter(key).await?.granted().await }).await
+    }
+
+    async fn within_turn_wait(
+        &self,
+        key: &ConversationKey,
+        taking: impl Future<Output = Result<Turn, CoordinationUnavailable>>,
+    ) -> Result<Turn, CoordinationUnavailable> {
         let turn = tokio::select! {
             biased;
             turn = taking => turn?,
-            () = self.world.seams.clock.sleep(config.turn_wait) => {
+            () = self.world.seams.clock.sleep(self.coordination.config.turn_wait) => {
                 let reason = CoordinationUnavailableReason::Timeout;
                 return Err(CoordinationUnavailable { reason, source: None });
             }

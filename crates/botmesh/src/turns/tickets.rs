@@ -1,0 +1,63 @@
+//! Tickets are taken as messages arrive, not when their turn comes: what arrives at another replica meanwhile comes after.
+
+use std::sync::Arc;
+
+use super::Turns;
+use super::queues::Queues;
+use crate::core::coordinator::{Coordinator, Ticket, Turn};
+use crate::core::error::CoordinationUnavailable;
+use crate::core::id::ConversationKey;
+
+/// Takes a ticket for each message that waits behind the one that is handled. A ticket that cannot be taken is left to the
+/// time when its message is to run.
+async fn take_for_waiting(queues: Arc<Queues>, coordinator: Arc<dyn Coordinator>, key: ConversationKey) {
+    let encoded = key.encode();
+    loop {
+        // The next call begins after this one was answered, so that tickets come in the order of the messages.
+        let lane = queues.lanes.enter(&key).await;
+        let ticket = coordinator.enter(&encoded).await.ok();
+        let more = queues.add_ticket(&key, ticket);
+        drop(lane);
+        if !more {
+            return;
+        }
+    }
+}
+
+impl Turns {
+    /// Takes the tickets that are to be taken for a conversation, in the background.
+    pub(super) fn take_tickets(&self, key: &ConversationKey) {
+        if self.world.coordinated && self.queues.begin_taking(key) {
+            let coordinator = Arc::clone(&self.coordination.coordinator);
+            let taking = take_for_waiting(Arc::clone(&self.queues), coordinator, key.clone());
+            self.world.spawn_tracked("ticket", taking);
+        }
+    }
+
+    /// The turn of the conversation's next message.
+    pub(super) async fn next_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
+        if !self.world.coordinated {
+            return self.enter(key).await?.granted().await;
+        }
+        let (mut ticket, waited) = {
+            let _lane = self.queues.lanes.enter(key).await;
+            match self.queues.next_ticket(key) {
+                Some(ticket) => (ticket, true),
+                None => (self.enter(key).await?, false),
+            }
+        };
+        self.take_tickets(key);
+        match ticket.granted().await {
+            Err(_) if waited => {
+                // The session died that took it, and the others with it.
+                self.queues.forget_tickets(key);
+                self.enter(key).await?.granted().await
+            }
+            granted => granted,
+        }
+    }
+
+    pub(super) async fn enter(&self, key: &ConversationKey) -> Result<Ticket, CoordinationUnavailable> {
+        self.coordination.coordinator.enter(&key.encode()).await
+    }
+}
