@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use botmesh_core::coordinator::Coordinator;
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use botmesh_core::kv::{Durable, DurableKv};
 use botmesh_core::store::Store;
@@ -38,6 +39,16 @@ pub trait Backend: Send + Sync + 'static {
     /// `false`.
     fn is_offered(&self) -> bool {
         true
+    }
+
+    /// So many replicas that share turns at `place`, each with a session of its own; `None` if it gives no turns. Default:
+    /// `None`.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    async fn replicas(&self, place: &Place, count: usize) -> Result<Option<Vec<Replica>>, OpenError> {
+        let _ = (place, count);
+        Ok(None)
     }
 
     /// Whether it can run here and now.
@@ -139,6 +150,19 @@ impl Drop for Place {
         }
         // What cannot be removed now is removed with the folder of the whole run.
         drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// One of several replicas that share turns.
+pub struct Replica {
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) crash: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Replica {
+    /// A replica that `crash` kills: nobody is told, and others go on after its lease at the latest.
+    pub fn new(coordinator: Arc<dyn Coordinator>, crash: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { coordinator, crash: Box::new(crash) }
     }
 }
 

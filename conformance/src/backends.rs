@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use botmesh::FileDurability;
+use botmesh_core::coordinator::MemoryHub;
+use botmesh_core::entropy::OsEntropy;
 use botmesh_core::kv::Durable;
 use botmesh_core::memory::{MemoryKv, MemoryStore};
+use botmesh_core::time::SystemClock;
 #[cfg(feature = "redis")]
-use botmesh_redis_store::{RedisConfig, RedisStore};
+use botmesh_redis_store::{RedisConfig, RedisCoordinator, RedisCoordinatorConfig, RedisStore};
 #[cfg(feature = "sqlite")]
 use botmesh_sqlite_store::SqliteStore;
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 use crate::Sharing;
 
-use crate::{Backend, Claims, OpenError, Opened, Place};
+use crate::{Backend, Claims, OpenError, Opened, Place, Replica};
 
 /// Every backend of the project, present in this build or not.
 #[cfg(feature = "cli")]
@@ -30,6 +33,10 @@ pub(crate) const KNOWN: &[&str] = &[
     "mariadb",
     "mongo",
 ];
+
+/// How long others wait for a replica that a case kills.
+#[cfg(feature = "redis")]
+const LEASE: std::time::Duration = std::time::Duration::from_millis(1500);
 
 /// The crates of the project have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -69,6 +76,16 @@ impl Backend for Memory {
 
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
         Ok(Opened::kv(Arc::new(MemoryKv::new())).with_store(Arc::new(MemoryStore::new())))
+    }
+
+    async fn replicas(&self, _: &Place, count: usize) -> Result<Option<Vec<Replica>>, OpenError> {
+        let hub = MemoryHub::new(Arc::new(SystemClock::new()));
+        let replicas = (0..count).map(|_| {
+            let coordinator = hub.coordinator(&OsEntropy::new());
+            let dying = coordinator.clone();
+            Replica::new(Arc::new(coordinator), move || dying.crash())
+        });
+        Ok(Some(replicas.collect()))
     }
 }
 
@@ -185,6 +202,19 @@ impl Backend for Redis {
     async fn open(&self, _: &Place) -> Result<Opened, OpenError> {
         let store = self.store().await?;
         Ok(Opened::kv(store.durability()).with_store(Arc::new(store)))
+    }
+
+    async fn replicas(&self, _: &Place, count: usize) -> Result<Option<Vec<Replica>>, OpenError> {
+        let config = RedisCoordinatorConfig::default().with_lease(LEASE);
+        let connection = RedisConfig::default().with_prefix("conformance");
+        let mut replicas = Vec::new();
+        for _ in 0..count {
+            let (connection, config) = (connection.clone(), config.clone());
+            let coordinator = RedisCoordinator::connect_with(self.url()?, connection, config).await?;
+            let dying = coordinator.clone();
+            replicas.push(Replica::new(Arc::new(coordinator), move || dying.crash()));
+        }
+        Ok(Some(replicas))
     }
 
     fn is_offered(&self) -> bool {

@@ -15,7 +15,7 @@ use botmesh_core::scope::Scope;
 use botmesh_core::store::Store;
 use serde::Serialize;
 
-use crate::{Backend, Child, Claims, OpenError, Opened, Place};
+use crate::{Backend, Child, Claims, OpenError, Opened, Place, Replica};
 
 /// Cases about one subject.
 #[derive(Debug)]
@@ -319,6 +319,14 @@ impl Context {
         let store = self.opened()?.store.as_ref();
         let store = store.ok_or_else(|| Failure::new("the backend is no store"))?;
         Ok(store.scoped(&Scope { tenant: self.scope(&scope.tenant), ..scope.clone() }))
+    }
+
+    /// So many replicas that share turns; `None` if the backend gives none.
+    ///
+    /// # Errors
+    /// They cannot be started.
+    pub async fn replicas(&self, count: usize) -> Result<Option<Vec<Replica>>, Failure> {
+        Ok(self.backend.replicas(&self.place, count).await?)
     }
 
     /// Closes the data and opens it again, as the next process does. Handles from before are of no use afterwards.

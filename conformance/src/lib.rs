@@ -11,7 +11,7 @@ mod report;
 mod runner;
 mod suites;
 
-pub use backend::{Backend, Claims, OpenError, Opened, Place, Sharing};
+pub use backend::{Backend, Claims, OpenError, Opened, Place, Replica, Sharing};
 #[cfg(feature = "redis")]
 pub use backends::Redis;
 #[cfg(feature = "sqlite")]

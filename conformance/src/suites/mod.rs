@@ -1,5 +1,6 @@
 //! The suites, one module each.
 
+mod coordination;
 pub(crate) mod crash;
 mod durability;
 pub(crate) mod handover;
@@ -12,5 +13,13 @@ use crate::Suite;
 
 /// Every suite.
 pub fn suites() -> Vec<Suite> {
-    vec![kv::suite(), store::suite(), durability::suite(), model::suite(), crash::suite(), handover::suite()]
+    vec![
+        kv::suite(),
+        store::suite(),
+        durability::suite(),
+        model::suite(),
+        crash::suite(),
+        handover::suite(),
+        coordination::suite(),
+    ]
 }

@@ -4,6 +4,7 @@
 mod crash;
 mod journals;
 mod stores;
+mod turns;
 
 use std::sync::Arc;
 

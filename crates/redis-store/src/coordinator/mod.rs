@@ -171,6 +171,16 @@ impl RedisCoordinator {
         self.open(self.inner.shared.wire.lock_release(key, token).await)
     }
 
+    /// For tests: dies as a killed process does. The server is told nothing, its turns are lost
+    /// ([`LeaseLostReason::Expired`]), others go on after its lease, and every later call fails.
+    pub fn crash(&self) {
+        let shared = &self.inner.shared;
+        shared.crashed.store(true, Ordering::SeqCst);
+        shared.session().finish(LeaseLostReason::Expired);
+        shared.stop.cancel();
+        shared.opened.notify_waiters();
+    }
+
     /// What was answered, if the server can be used.
     fn open<T>(&self, answer: Result<wire::Answer<T>, StoreError>) -> Result<T, CoordinationUnavailable> {
         if self.inner.shared.stop.is_cancelled() {

@@ -1,7 +1,7 @@
 //! What the handles of a coordinator share with its thread.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) incarnation: String,
     /// Cancelled when the coordinator is closed or dropped.
     pub(super) stop: CancellationToken,
+    /// The thread ends without a word to the server.
+    pub(super) crashed: AtomicBool,
     /// Cancelled when the thread has told the server.
     pub(super) stopped: CancellationToken,
     /// Tells of a new session.
@@ -72,6 +74,7 @@ impl Shared {
             margin: first.margin,
             incarnation: first.incarnation,
             stop: CancellationToken::new(),
+            crashed: AtomicBool::new(false),
             stopped: CancellationToken::new(),
             opened: Notify::new(),
             sooner: Notify::new(),

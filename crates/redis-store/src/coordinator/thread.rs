@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use botmesh_core::coordinator::machine::Liveness;
@@ -39,7 +40,9 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: mpsc::UnboundedR
     }
     let last = session();
     last.finish(LeaseLostReason::Released);
-    end(&shared, &last).await;
+    if !shared.crashed.load(Ordering::SeqCst) {
+        end(&shared, &last).await;
+    }
     drop(beats.client.close().await);
     drop(shared.wire.client.close().await);
 }

@@ -1,0 +1,236 @@
+//! `coordination`: turns that several replicas share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use botmesh_core::coordinator::{Coordinator, Fence, Ticket, Turn};
+use botmesh_core::error::{CoordinationUnavailable, LeaseLostReason};
+use futures_util::FutureExt as _;
+
+use super::parallel::parallel;
+use crate::case::{Needs, cases, ensure, ensure_eq};
+use crate::{Case, CaseResult, Context, Failure, NOT_CLAIMED, PASSED, Replica, Suite};
+
+pub(crate) fn suite() -> Suite {
+    Suite {
+        name: "coordination",
+        meaning: "turns that several replicas share: one holder at a time, in order, whoever dies",
+        needs: Needs::Anything,
+        cases: cases(),
+    }
+}
+
+fn cases() -> Vec<Case> {
+    cases![
+        tickets_are_served_in_order: "tickets of one key are served in the order in which they were taken, across replicas",
+        one_holder_at_a_time: "whatever the replicas do, a key has one holder, and each one a larger fence",
+        keys_do_not_wait_for_each_other: "who holds one key keeps nobody from another, nor itself",
+        dropped_waits_leave_no_ticket: "a ticket that is dropped, granted or not, is in nobody's way",
+        a_dead_holder_is_replaced: "the turn of a replica that died goes to the next one, with a larger fence",
+        a_dead_waiter_is_skipped: "the tickets of a replica that died are in nobody's way",
+        the_previous_holder_is_told: "a turn says which session held the key before, its own too",
+        fences_grow: "a later turn has a larger fence, for whatever key and replica",
+        a_released_turn_is_over: "after its release a turn fails each check, and releasing again is harmless",
+        a_closed_replica_gives_everything_back: "others go on at once, and its own calls fail",
+    ]
+}
+
+impl From<CoordinationUnavailable> for Failure {
+    fn from(error: CoordinationUnavailable) -> Self {
+        let source = error.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
+        Failure::new(format!("no turn: {:?}{source}", error.reason))
+    }
+}
+
+async fn enter(replica: &Replica, key: &str) -> Result<Ticket, Failure> {
+    Ok(replica.coordinator.enter(key).await?)
+}
+
+async fn take(replica: &Replica, key: &str) -> Result<Turn, Failure> {
+    Ok(enter(replica, key).await?.granted().await?)
+}
+
+fn waits(ticket: &mut Ticket) -> bool {
+    ticket.granted().now_or_never().is_none()
+}
+
+async fn close(replicas: &[Replica]) {
+    for replica in replicas {
+        replica.coordinator.close().await;
+    }
+}
+
+async fn tickets_are_served_in_order(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let mut tickets = Vec::new();
+    for number in 0..40 {
+        tickets.push(enter(&replicas[number % 2], &key).await?);
+    }
+    let mut last = Fence(0);
+    while !tickets.is_empty() {
+        let mut first = tickets.remove(0);
+        let turn = first.granted().await?;
+        ensure_eq!(turn.fence(), first.fence(), "the fence of the turn");
+        ensure!(turn.fence() > last, "a turn with {:?} after {last:?}", turn.fence());
+        ensure!(tickets.iter_mut().all(waits), "a ticket is granted before its turn");
+        last = turn.fence();
+        turn.release();
+    }
+    close(&replicas).await;
+    PASSED
+}
+
+async fn one_holder_at_a_time(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(3).await? else { return NOT_CLAIMED };
+    let (held, largest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let tasks = replicas.iter().map(|replica| {
+        let (held, largest, key) = (Arc::clone(&held), Arc::clone(&largest), context.scope("chat"));
+        let coordinator: Arc<dyn Coordinator> = Arc::clone(&replica.coordinator);
+        async move {
+            for round in 0..40 {
+                let mut ticket = coordinator.enter(&key).await?;
+                if round % 5 == 4 {
+                    continue;
+                }
+                let turn = ticket.granted().await?;
+                ensure!(!held.swap(true, Ordering::SeqCst), "two replicas hold the key");
+                let before = largest.swap(turn.fence().0, Ordering::SeqCst);
+                ensure!(before < turn.fence().0, "the fence {} after {before}", turn.fence().0);
+                tokio::task::yield_now().await;
+                ensure!(turn.check().is_ok(), "a turn is lost while nothing happens");
+                ensure!(held.swap(false, Ordering::SeqCst), "two replicas hold the key");
+                turn.release();
+            }
+            Ok(())
+        }
+    });
+    parallel(tasks).await?;
+    close(&replicas).await;
+    PASSED
+}
+
+async fn keys_do_not_wait_for_each_other(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let turns = [
+        take(&replicas[0], &context.scope("a")).await?,
+        take(&replicas[0], &context.scope("b")).await?,
+        take(&replicas[1], &context.scope("c")).await?,
+    ];
+    ensure!(turns.iter().all(|turn| turn.check().is_ok()), "a turn is lost while nothing happens");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn dropped_waits_leave_no_ticket(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let held = take(&replicas[0], &key).await?;
+    for replica in &replicas {
+        drop(enter(replica, &key).await?);
+        drop(replica.coordinator.enter(&key).now_or_never());
+        let mut asked = enter(replica, &key).await?;
+        ensure!(waits(&mut asked), "two tickets are granted");
+    }
+    let granted_unseen = enter(&replicas[1], &key).await?;
+    let mut last = enter(&replicas[0], &key).await?;
+    held.release();
+    drop(granted_unseen);
+    last.granted().await?;
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_dead_holder_is_replaced(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let held = take(&replicas[0], &key).await?;
+    let mut next = enter(&replicas[1], &key).await?;
+    ensure!(waits(&mut next), "two tickets are granted");
+    (replicas[0].crash)();
+    let turn = next.granted().await?;
+    ensure!(held.check().is_err(), "two replicas have the turn");
+    ensure!(turn.fence() > held.fence(), "the fence {:?} after {:?}", turn.fence(), held.fence());
+    ensure_eq!(turn.previous_holder(), Some(held.session()), "the previous holder");
+    held.release();
+    drop(held);
+    ensure!(turn.check().is_ok(), "a dead holder took the turn away");
+    ensure!(replicas[0].coordinator.enter(&key).await.is_err(), "a dead replica takes a ticket");
+    close(&replicas[1..]).await;
+    PASSED
+}
+
+async fn a_dead_waiter_is_skipped(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(3).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let held = take(&replicas[0], &key).await?;
+    let _dead = [enter(&replicas[1], &key).await?, enter(&replicas[1], &key).await?];
+    let mut last = enter(&replicas[2], &key).await?;
+    (replicas[1].crash)();
+    held.release();
+    last.granted().await?;
+    close(&replicas[2..]).await;
+    PASSED
+}
+
+async fn the_previous_holder_is_told(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let mut before = None;
+    for number in [0, 0, 1, 0, 1, 1] {
+        let turn = take(&replicas[number], &key).await?;
+        ensure_eq!(turn.previous_holder().cloned(), before, "the previous holder");
+        ensure_eq!(*turn.session(), replicas[number].coordinator.session(), "the session of the turn");
+        before = Some(turn.session().clone());
+        turn.release();
+    }
+    close(&replicas).await;
+    PASSED
+}
+
+async fn fences_grow(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let mut last = Fence(0);
+    for number in 0..30 {
+        let turn = take(&replicas[number % 2], &context.scope(&format!("chat{}", number % 7))).await?;
+        ensure!(turn.fence() > last, "the fence {:?} after {last:?}", turn.fence());
+        last = turn.fence();
+    }
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_released_turn_is_over(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let turn = take(&replicas[0], &key).await?;
+    let clone = turn.clone();
+    let mut next = enter(&replicas[1], &key).await?;
+    drop(turn);
+    ensure!(waits(&mut next) && clone.check().is_ok(), "a turn ends before its last clone");
+    clone.release();
+    clone.release();
+    ensure_eq!(clone.check().map_err(|lost| lost.reason), Err(LeaseLostReason::Released), "a check");
+    ensure_eq!(clone.lost().await.reason, LeaseLostReason::Released, "the end of the turn");
+    let turn = next.granted().await?;
+    drop(clone);
+    ensure!(turn.check().is_ok(), "a turn that was released took the next one away");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_closed_replica_gives_everything_back(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("chat");
+    let held = take(&replicas[0], &key).await?;
+    let mut own = enter(&replicas[0], &key).await?;
+    let mut next = enter(&replicas[1], &key).await?;
+    close(&replicas[..1]).await;
+    ensure!(held.check().is_err(), "a turn outlives its session");
+    ensure_eq!(held.lost().await.reason, LeaseLostReason::Released, "the end of the turn");
+    next.granted().await?;
+    ensure!(own.granted().await.is_err(), "a ticket outlives its session");
+    ensure!(replicas[0].coordinator.enter(&key).await.is_err(), "a closed replica takes a ticket");
+    close(&replicas).await;
+    PASSED
+}
