@@ -13,7 +13,7 @@ use super::lifecycle::{CHANNEL_STOP, Over};
 use super::sink::Sink;
 use crate::core::backoff::Backoff;
 use crate::core::coordinator::Turn;
-use crate::core::error::{CoordinationUnavailable, LeaseLostReason};
+use crate::core::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLostReason};
 use crate::core::provider::ConnectionState;
 use crate::events::{BotEvent, FollowerReason};
 use crate::leadership::Replicas;
@@ -111,16 +111,20 @@ impl<'a> Campaign<'a> {
     /// until that one has.
     async fn stand(&mut self) -> Result<Turn, CoordinationUnavailable> {
         let coordinator = &self.world.replicas.coordinator;
-        let mut ticket = coordinator.enter(&self.key).await?;
-        let granted = ticket.granted().now_or_never();
-        let turn = match granted {
-            Some(turn) => turn?,
-            None => {
-                self.world.events.over(CAMPAIGNING);
-                if !self.stands_by {
-                    self.stand_by(FollowerReason::StandingBy);
-                }
-                ticket.granted().await?
+        let turn = loop {
+            let mut ticket = coordinator.enter(&self.key).await?;
+            let granted = ticket.granted().now_or_never();
+            if let Some(turn) = granted {
+                break turn?;
+            }
+            self.world.events.over(CAMPAIGNING);
+            if !self.stands_by {
+                self.stand_by(FollowerReason::StandingBy);
+            }
+            match ticket.granted().await {
+                // It is normal that this takes long, also where tickets for a chat do not wait for ever.
+                Err(CoordinationUnavailable { reason: CoordinationUnavailableReason::Timeout, .. }) => {}
+                turn => break turn?,
             }
         };
         if turn.previous_holder().is_some() && !turn.was_given_back() {

@@ -19,6 +19,7 @@ mod handover_fallback;
 mod handover_forward;
 mod handover_limits;
 mod handover_turns;
+mod impatient;
 mod journals;
 mod keys;
 mod leadership;
