@@ -71,7 +71,9 @@ fn closing_finishes_what_was_called_before() {
     let file = place.open().unwrap();
     block_on(async {
         let commits = (0..200).map(|n| file.commit(vec![create(format!("k{n}"), "value")]));
-        let (outcomes, closed) = tokio::join!(futures_util::future::join_all(commits), file.close());
+        // Unconstrained, so that all of them are called before the file is closed.
+        let commits = tokio::task::unconstrained(futures_util::future::join_all(commits));
+        let (outcomes, closed) = tokio::join!(commits, file.close());
         closed.unwrap();
         for outcome in outcomes {
             applied(outcome.unwrap()[0]);
