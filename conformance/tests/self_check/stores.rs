@@ -77,7 +77,7 @@ impl Field {
                     media.caption = None;
                 }
             }
-            Self::Input => row.input = None,
+            Self::Input => (row.input, row.input_order) = (None, None),
             Self::Earlier => row.earlier.clear(),
             Self::Midway => row.midway = None,
             Self::Callers => row.callers.clear(),
