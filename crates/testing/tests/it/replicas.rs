@@ -99,7 +99,7 @@ async fn a_chat_of_a_crashed_replica_goes_on_elsewhere_from_its_checkpoint() {
 
 #[tokio::test]
 async fn what_a_crashed_replica_had_taken_over_is_taken_up_by_another() {
-    for point in [CrashPoint::from(WritePoint::OutboxInsertWaiting), CrashPoint::Send] {
+    for point in [CrashPoint::from(WritePoint::OutboxInsertInFlight), CrashPoint::Send] {
         let bot = TestBot::replicas(2).start_each(club);
         let ana = bot.user("ana");
         // Only where it had the chat before does it know that nobody left anything unfinished.
