@@ -44,7 +44,8 @@ fn package(value: &Value) -> Option<Package> {
     let is_bench =
         |target: &&Value| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "bench"));
     let targets = value.get("targets")?.as_array()?;
-    let starts_servers = |dependency: &Value| dependency["name"] == SERVERS && dependency["kind"] == "dev";
+    // The scripts start servers themselves, but not in their tests.
+    let starts_servers = |dependency: &Value| dependency["name"] == SERVERS && value["name"] != "xtask";
     Some(Package {
         name: value.get("name")?.as_str()?.into(),
         publishable: value.get("publish")?.as_array().is_none_or(|registries| !registries.is_empty()),

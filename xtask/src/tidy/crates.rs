@@ -16,6 +16,7 @@ pub(super) enum Role {
     Channel,
     Testing,
     Conformance,
+    Nemesis,
     Servers,
     Scripts,
 }
@@ -29,6 +30,7 @@ impl Role {
             "events" => Self::Events,
             "testing" => Self::Testing,
             "conformance" => Self::Conformance,
+            "nemesis" => Self::Nemesis,
             "test-servers" => Self::Servers,
             "xtask" => Self::Scripts,
             name if name.ends_with("-store") => Self::Store,
@@ -44,6 +46,9 @@ impl Role {
             Self::Store | Self::Channel => other == Self::Core,
             Self::Runtime | Self::Events => matches!(other, Self::Core | Self::AppendLog),
             Self::Testing => matches!(other, Self::Core | Self::Runtime),
+            Self::Nemesis => {
+                matches!(other, Self::Core | Self::Runtime | Self::Store | Self::Testing | Self::Servers)
+            }
             Self::Conformance => {
                 matches!(other, Self::Core | Self::Runtime | Self::Testing)
                     || (optional && matches!(other, Self::Store | Self::Events))

@@ -7,6 +7,8 @@ const METADATA: &str = r#"{
             {"name": "botmesh", "kind": ["lib"]}, {"name": "spine", "kind": ["bench"]}]},
         {"name": "botmesh-redis-store", "publish": null, "targets": [],
             "dependencies": [{"name": "botmesh-test-servers", "kind": "dev"}]},
+        {"name": "botmesh-nemesis", "publish": [], "targets": [],
+            "dependencies": [{"name": "botmesh-test-servers", "kind": null}]},
         {"name": "botmesh-test-servers", "publish": [], "targets": [], "dependencies": []},
         {"name": "xtask", "publish": [], "targets": [{"name": "xtask", "kind": ["bin"]}],
             "dependencies": [{"name": "botmesh-test-servers", "kind": null}]}
@@ -23,12 +25,14 @@ fn reads_packages_benches_who_is_published_and_who_needs_servers() {
     let expected = [
         ("botmesh", true, 1),
         ("botmesh-redis-store", true, 0),
+        ("botmesh-nemesis", false, 0),
         ("botmesh-test-servers", false, 0),
         ("xtask", false, 0),
     ];
     assert_eq!(read, expected);
     let with_servers = workspace.packages.iter().filter(|p| p.tests_with_servers).map(|p| p.name.as_str());
-    assert_eq!(with_servers.collect::<Vec<_>>(), ["botmesh-redis-store", "botmesh-test-servers"]);
+    let expected = ["botmesh-redis-store", "botmesh-nemesis", "botmesh-test-servers"];
+    assert_eq!(with_servers.collect::<Vec<_>>(), expected);
 }
 
 #[test]

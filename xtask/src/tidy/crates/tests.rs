@@ -17,11 +17,12 @@ fn edges_follow_the_table() {
         ("terminal", "core"),
         ("testing", "core botmesh"),
         ("conformance", "core botmesh testing"),
+        ("nemesis", "core botmesh sqlite-store testing test-servers"),
         ("test-servers", ""),
         ("xtask", "test-servers"),
     ];
     for (from, allowed) in table {
-        let folder = if matches!(from, "conformance" | "test-servers" | "xtask") {
+        let folder = if matches!(from, "conformance" | "nemesis" | "test-servers" | "xtask") {
             from.into()
         } else {
             format!("crates/{from}")

@@ -1,0 +1,3 @@
+//! Replicas under faults: what they did is recorded, and checked against what turns promise.
+
+pub mod history;
