@@ -12,7 +12,7 @@ mod watchdog;
 
 pub use cluster::{Cluster, SlotMove};
 pub use proxy::{Accept, Direction, End, Flow, Proxy, Traffic};
-pub use redis::{Options, Persistence, REDIS_URL, Redis};
+pub use redis::{Files, Options, Persistence, REDIS_URL, Redis};
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;
 

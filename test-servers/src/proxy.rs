@@ -2,6 +2,7 @@
 
 mod connection;
 mod frames;
+mod order;
 mod pipe;
 
 use std::io;
@@ -76,6 +77,8 @@ pub struct Traffic {
     pub replies_lost: u64,
     /// Messages to subscribers lost by [`Proxy::drop_pushes`].
     pub pushes_lost: u64,
+    /// Requests answered by [`Proxy::answer`].
+    pub answered: u64,
 }
 
 /// A TCP proxy on the loopback interface, whose faults are switched while it runs. It ends when this is dropped, with all
@@ -93,8 +96,9 @@ struct Shared {
     to_client: AtomicU64,
     replies_lost: AtomicU64,
     pushes_lost: AtomicU64,
-    /// It knows where a reply ends.
-    splits_replies: bool,
+    answered: AtomicU64,
+    /// It knows where a request and a reply ends.
+    splits: bool,
 }
 
 struct State {
@@ -104,6 +108,7 @@ struct State {
     accept: Accept,
     lose: Option<Lose>,
     drops_pushes: bool,
+    answer: Option<Answer>,
     connections: Vec<Arc<Connection>>,
     /// Accepted under [`Accept::Silent`].
     silent: Vec<TcpStream>,
@@ -116,6 +121,13 @@ struct Lose {
     times: usize,
 }
 
+/// Which requests the proxy answers, and how.
+struct Answer {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    times: usize,
+}
+
 impl Proxy {
     /// Starts one in front of the server at `upstream`, which need not be up yet.
     ///
@@ -125,8 +137,8 @@ impl Proxy {
         Self::start_with(upstream, false)
     }
 
-    /// As [`start`](Self::start), for a server that speaks the Redis protocol. Clients get whole replies, and
-    /// [`drop_pushes`](Self::drop_pushes) can lose some of them.
+    /// As [`start`](Self::start), for a server that speaks the Redis protocol. Whole requests and replies go through it, so
+    /// that [`drop_pushes`](Self::drop_pushes) can lose some of them and [`answer`](Self::answer) can stand for the server.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -134,7 +146,7 @@ impl Proxy {
         Self::start_with(upstream, true)
     }
 
-    fn start_with(upstream: SocketAddr, splits_replies: bool) -> Result<Self> {
+    fn start_with(upstream: SocketAddr, splits: bool) -> Result<Self> {
         let what = "the proxy cannot be started";
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed(what))?;
         let address = listener.local_addr().map_err(failed(what))?;
@@ -146,6 +158,7 @@ impl Proxy {
                 accept: Accept::Forward,
                 lose: None,
                 drops_pushes: false,
+                answer: None,
                 connections: Vec::new(),
                 silent: Vec::new(),
                 stopped: false,
@@ -155,7 +168,8 @@ impl Proxy {
             to_client: AtomicU64::new(0),
             replies_lost: AtomicU64::new(0),
             pushes_lost: AtomicU64::new(0),
-            splits_replies,
+            answered: AtomicU64::new(0),
+            splits,
         });
         let accepting = Arc::clone(&shared);
         let acceptor = spawn("proxy-accept", move || accepting.accept(&listener)).map_err(failed(what))?;
@@ -198,6 +212,7 @@ impl Proxy {
         state.accept = Accept::Forward;
         state.lose = None;
         state.drops_pushes = false;
+        state.answer = None;
     }
 
     /// Closes every connection at both ends; both see its end. What is on its way is lost.
@@ -232,12 +247,22 @@ impl Proxy {
     /// # Errors
     /// It was not started with [`start_for_redis`](Self::start_for_redis).
     pub fn drop_pushes(&self, drops: bool) -> Result {
-        if !self.shared.splits_replies {
-            return Err(Error(
-                "this proxy cannot tell a push from a reply: use Proxy::start_for_redis".into(),
-            ));
-        }
+        self.shared.must_split()?;
         self.shared.state().drops_pushes = drops;
+        Ok(())
+    }
+
+    /// The next `times` requests that contain `request` do not reach the server. The proxy gives `reply` in its place, which
+    /// is sent as it is, such as `-LOADING it starts` and the end of a line. Bytes are compared as they are sent. Calling it
+    /// again replaces what was asked before.
+    ///
+    /// # Errors
+    /// It was not started with [`start_for_redis`](Self::start_for_redis).
+    pub fn answer(&self, request: impl Into<Vec<u8>>, reply: impl Into<Vec<u8>>, times: usize) -> Result {
+        self.shared.must_split()?;
+        let answer = Answer { request: request.into(), reply: reply.into(), times };
+        let wanted = !answer.request.is_empty() && times > 0;
+        self.shared.state().answer = wanted.then_some(answer);
         Ok(())
     }
 
@@ -253,6 +278,7 @@ impl Proxy {
             to_client: shared.to_client.load(Ordering::Relaxed),
             replies_lost: shared.replies_lost.load(Ordering::Relaxed),
             pushes_lost: shared.pushes_lost.load(Ordering::Relaxed),
+            answered: shared.answered.load(Ordering::Relaxed),
         }
     }
 }
@@ -309,6 +335,31 @@ impl Shared {
     /// Called once nothing can come on it any more.
     fn remove(&self, connection: &Arc<Connection>) {
         self.state().connections.retain(|other| !Arc::ptr_eq(other, connection));
+    }
+
+    fn must_split(&self) -> Result {
+        if self.splits {
+            return Ok(());
+        }
+        Err(Error(
+            "this proxy cannot tell one request or reply from another: use Proxy::start_for_redis".into(),
+        ))
+    }
+
+    /// What the proxy answers in place of the server.
+    fn answer_to(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let mut state = self.state();
+        let answer = state.answer.as_mut()?;
+        if !request.windows(answer.request.len()).any(|window| window == answer.request) {
+            return None;
+        }
+        let reply = answer.reply.clone();
+        answer.times -= 1;
+        if answer.times == 0 {
+            state.answer = None;
+        }
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        Some(reply)
     }
 
     fn drops_push(&self) -> bool {

@@ -5,8 +5,9 @@ mod options;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
@@ -44,6 +45,9 @@ struct Own {
     process: Mutex<Option<Process>>,
     _port: Port,
 }
+
+/// The files of a server as they were once; see [`Redis::files`].
+pub struct Files(TempDir);
 
 impl Redis {
     /// Whether [`start`](Self::start) finds the program.
@@ -178,6 +182,33 @@ impl Redis {
         self.run("restart")
     }
 
+    /// A copy of its files as they are now.
+    ///
+    /// # Errors
+    /// It is not ours, or the copy fails.
+    pub fn files(&self) -> Result<Files> {
+        let own = self.own("copy")?;
+        let copy = TempDir::new_in(Watchdog::get()?.root()).map_err(failed("no folder for the copy"))?;
+        copy_all(&own.folder.path().join("data"), copy.path())
+            .map_err(failed("the files cannot be copied"))?;
+        Ok(Files(copy))
+    }
+
+    /// Kills it if it runs, and starts it from a copy of its files on the same port: what was written since is lost, as when
+    /// the power fails before the disk has it.
+    ///
+    /// # Errors
+    /// As [`restart`](Self::restart).
+    pub fn restart_from(&self, files: &Files) -> Result {
+        let own = self.own("restart")?;
+        self.kill()?;
+        let data = own.folder.path().join("data");
+        fs::remove_dir_all(&data)
+            .and_then(|()| copy_all(files.0.path(), &data))
+            .map_err(failed("the server's files cannot be replaced"))?;
+        self.run("restart")
+    }
+
     /// Stops it where it stands, with SIGSTOP: connections stay open and are accepted, and nothing is answered.
     ///
     /// # Errors
@@ -267,6 +298,20 @@ impl Own {
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 fn program() -> Result<PathBuf> {

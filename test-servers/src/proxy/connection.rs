@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frames::{Frames, is_push};
+use super::order::Order;
 use super::pipe::Pipe;
 use super::{Direction, End, Flow, Shared, spawn};
 
@@ -18,6 +19,7 @@ pub(super) struct Connection {
     to_client: Pipe,
     /// One of its replies is lost: the client's end is closed when the server has carried out everything.
     loses_reply: AtomicBool,
+    order: Mutex<Order>,
     threads: AtomicUsize,
 }
 
@@ -35,6 +37,7 @@ impl Connection {
             to_server: Pipe::new(Arc::clone(&client), Arc::clone(&server), to_server),
             to_client: Pipe::new(Arc::clone(&server), Arc::clone(&client), to_client),
             loses_reply: AtomicBool::new(false),
+            order: Mutex::default(),
             threads: AtomicUsize::new(2 * DIRECTIONS.len()),
             client,
             server,
@@ -104,9 +107,13 @@ impl Connection {
     fn read(&self, direction: Direction, shared: &Shared) {
         match direction {
             Direction::ToServer => {
-                let mut seen = Vec::new();
+                let (mut seen, mut requests) = (Vec::new(), Frames::default());
                 self.to_server.read(|bytes, passed| {
-                    passed.extend_from_slice(bytes);
+                    if shared.splits {
+                        requests.push(bytes, |request| self.ask(request, passed, shared));
+                    } else {
+                        passed.extend_from_slice(bytes);
+                    }
                     let loses = shared.loses_reply(&mut seen, bytes);
                     if loses {
                         self.loses_reply.store(true, Ordering::SeqCst);
@@ -116,14 +123,10 @@ impl Connection {
                 });
             }
             Direction::ToClient => {
-                let mut frames = Frames::default();
+                let mut replies = Frames::default();
                 self.to_client.read(|bytes, passed| {
-                    if shared.splits_replies {
-                        frames.push(bytes, |frame| {
-                            if !(is_push(frame) && shared.drops_push()) {
-                                passed.extend_from_slice(frame);
-                            }
-                        });
+                    if shared.splits {
+                        replies.push(bytes, |reply| self.reply(reply, shared));
                     } else {
                         passed.extend_from_slice(bytes);
                     }
@@ -134,6 +137,34 @@ impl Connection {
                     self.close(End::Client);
                 }
             }
+        }
+    }
+
+    fn ask(&self, request: &[u8], passed: &mut Vec<u8>, shared: &Shared) {
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.answer_to(request) {
+            Some(reply) => self.give(order.answered(reply)),
+            None => {
+                order.asked();
+                passed.extend_from_slice(request);
+            }
+        }
+    }
+
+    /// Gives the client a reply of the server. Under the lock, so that no other one passes it.
+    fn reply(&self, reply: &[u8], shared: &Shared) {
+        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_push(reply) {
+            self.give(reply.to_vec());
+            self.give(order.replied());
+        } else if !shared.drops_push() {
+            self.give(reply.to_vec());
+        }
+    }
+
+    fn give(&self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.to_client.push(bytes);
         }
     }
 

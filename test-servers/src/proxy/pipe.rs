@@ -82,8 +82,9 @@ impl Pipe {
         }
     }
 
+    /// Takes in bytes, or with none the end of the stream.
     #[expect(clippy::disallowed_methods, reason = "it delays real connections")]
-    fn push(&self, bytes: Vec<u8>) {
+    pub(super) fn push(&self, bytes: Vec<u8>) {
         let now = Instant::now();
         let mut queue = self.queue();
         while queue.bytes >= LARGEST_QUEUE && !queue.broken {

@@ -272,3 +272,36 @@ fn pushes_are_dropped_while_replies_arrive() {
     let other = Proxy::start(redis.address()).expect("it starts");
     other.drop_pushes(true).expect_err("it does not know the protocol");
 }
+
+#[test]
+fn requests_are_answered_in_place_of_the_server_and_in_their_order() {
+    let redis = Redis::start(&Options::new()).expect("it starts");
+    let proxy = Proxy::start_for_redis(redis.address()).expect("it starts");
+    let stream = connect(&proxy);
+    let incr = "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
+    let mut requests = String::new();
+    for number in 0..500 {
+        requests += &format!("{incr}*2\r\n$4\r\nECHO\r\n$3\r\n{number:03}\r\n");
+    }
+    proxy.answer("ECHO", "-ERR not now\r\n", 300).expect("it knows the protocol");
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&stream, &requests));
+        for number in 0..500 {
+            expect(&stream, &format!(":{}\r\n", number + 1));
+            if number < 300 {
+                expect(&stream, "-ERR not now\r\n");
+            } else {
+                expect(&stream, &format!("$3\r\n{number:03}\r\n"));
+            }
+        }
+    });
+    assert_eq!(proxy.traffic().answered, 300);
+    proxy.answer("INCR", "+no\r\n", usize::MAX).expect("it knows the protocol");
+    send(&stream, incr);
+    expect(&stream, "+no\r\n");
+    proxy.heal();
+    send(&stream, incr);
+    expect(&stream, ":501\r\n");
+    let other = Proxy::start(redis.address()).expect("it starts");
+    other.answer("INCR", "+no\r\n", 1).expect_err("it does not know the protocol");
+}

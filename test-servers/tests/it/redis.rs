@@ -46,6 +46,21 @@ fn a_killed_server_comes_back_from_its_files_on_the_same_port() {
 }
 
 #[test]
+fn a_server_that_goes_back_to_its_earlier_files_has_lost_what_came_after() {
+    for persistence in [Persistence::EverySecond, Persistence::Always] {
+        let redis = Redis::start(&Options::new().with_persistence(persistence)).expect("it starts");
+        set(&redis, "key", "before");
+        let files = redis.files().expect("they are ours");
+        set(&redis, "key", "after");
+        redis.restart_from(&files).expect("it starts again");
+        assert_eq!(text(&redis, "key").as_deref(), Some("before"));
+        set(&redis, "key", "again");
+        redis.restart().expect("it starts again");
+        assert_eq!(text(&redis, "key").as_deref(), Some("again"));
+    }
+}
+
+#[test]
 fn without_persistence_a_restart_loses_everything() {
     let redis = Redis::start(&Options::new()).expect("it starts");
     set(&redis, "key", "lost");
