@@ -62,6 +62,11 @@ pub enum Event {
     /// Harness: the run is over.
     End,
 
+    /// A thread of this process was to wake up at a certain time and was late: the machine was busy, or the process stopped.
+    Late {
+        /// By how many milliseconds.
+        ms: u64,
+    },
     /// The process runs and has its first session.
     Up {
         /// The session.
@@ -147,7 +152,7 @@ pub enum Event {
         /// The call.
         call: u64,
     },
-    /// The turn is given back.
+    /// The turn is given back. Its check passes; if not, `lost` is written instead.
     Released {
         /// The chat.
         chat: String,
@@ -156,7 +161,7 @@ pub enum Event {
         /// The fence.
         n: u64,
     },
-    /// A check of the turn failed; the process acts no more under it.
+    /// A check of the turn failed; the process acts no more under it. `lost` is written besides.
     CheckFailed {
         /// The chat.
         chat: String,
@@ -176,8 +181,12 @@ pub enum Event {
         n: u64,
         /// The session.
         sid: String,
-        /// How long the lease still lets the session act, in milliseconds: lease less margin less the age of the last beat.
-        valid_for_ms: i64,
+        /// The time right before the check.
+        checked_t: u64,
+        /// How long the lease lets the session still act, in milliseconds, as computed after the check: the lease less the
+        /// margin less the age of the last beat. None if the coordinator does not tell the age.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        valid_for_ms: Option<i64>,
     },
     /// The resource: what arrived, and whether it took it. It takes what has a larger fence than everything before, or the
     /// same one of the same session.
@@ -224,15 +233,18 @@ pub enum Event {
         /// The process at the other end.
         peer_pid: u32,
     },
-    /// The process works on something that its transport brought.
+    /// The process works on something that its transport brought; it checked before that it leads.
     Frame {
         /// What it leads.
         name: String,
         /// The fence.
         n: u64,
+        /// The time right before the check.
+        checked_t: u64,
     },
 
-    /// A message was handed to the bot's channel, and the bot has acknowledged it.
+    /// A message was handed to the bot's channel, and the bot has acknowledged it. Those of one chat are handed over one
+    /// after the other.
     Message {
         /// The chat.
         chat: String,

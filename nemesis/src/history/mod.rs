@@ -1,6 +1,7 @@
 //! What the processes of a run did, and when: one file for each of them, merged by the host's one clock.
 
 mod event;
+mod metronome;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub use event::{Config, Event, Fault};
+pub use metronome::Metronome;
 
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
