@@ -1,3 +1,4 @@
 //! Replicas under faults: what they did is recorded, and checked against what turns promise.
 
+pub mod check;
 pub mod history;
