@@ -11,7 +11,7 @@ use super::{Invariant, Violation};
 pub(super) fn check(run: &Run<'_>) -> Vec<Violation> {
     let mut dead: HashMap<&str, (At, bool)> = HashMap::new();
     for process in &run.processes {
-        for (sid, _, over) in &process.sessions {
+        for (sid, over) in &process.sessions {
             if let Some(over) = over {
                 dead.insert(sid, (*over, true));
             }

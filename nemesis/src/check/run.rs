@@ -33,8 +33,8 @@ pub(super) struct Process<'a> {
     lates: Vec<(u64, u64)>,
     /// When it was stopped, or so late that it may as well have been.
     pub(super) pauses: Spans,
-    /// Each session, from when it was known until the next one or its loss was recorded.
-    pub(super) sessions: Vec<(&'a str, At, Option<At>)>,
+    /// Each session, and when its loss was recorded.
+    pub(super) sessions: Vec<(&'a str, Option<At>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,18 +338,14 @@ fn processes(records: &[Record]) -> (Vec<Process<'_>>, Places<'_>) {
         });
         let process = &mut found[place];
         match &record.event {
-            Event::Up { sid } | Event::Session { sid, .. } => {
-                if let Some((last, _, over)) = process.sessions.last_mut()
-                    && last != sid
-                {
-                    over.get_or_insert(at);
-                }
-                if process.sessions.last().is_none_or(|(last, ..)| last != sid) {
-                    process.sessions.push((sid, at, None));
-                }
+            Event::Up { sid } | Event::Session { sid, .. }
+                if process.sessions.iter().all(|(known, _)| known != sid) =>
+            {
+                process.sessions.push((sid, None));
             }
-            Event::Lost { sid, call: None, .. } => {
-                if let Some((_, _, over)) = process.sessions.iter_mut().find(|(known, ..)| known == sid) {
+            // A turn is lost with its session.
+            Event::Lost { sid, .. } => {
+                if let Some((_, over)) = process.sessions.iter_mut().rfind(|(known, _)| known == sid) {
                     over.get_or_insert(at);
                 }
             }

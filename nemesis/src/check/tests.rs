@@ -356,6 +356,11 @@ fn a_dead_session_does_nothing() {
                 "0 a up a.0; 10 a over a.0; 11 a session a.1; 20 a call x 1; 21 a ok x 1 5; 22 a granted x 1 5 a.1; 23 a release x 1",
             ),
             (
+                "one of two, on two parts of a cluster",
+                true,
+                "0 a up a.0; 5 a session a.1; 20 a call x 1; 21 a ok x 1 5; 22 a granted x 1 5 a.0; 23 a release x 1",
+            ),
+            (
                 "one that said so",
                 false,
                 "0 a up a.0; 10 a over a.0; 20 a call x 1; 21 a ok x 1 5; 22 a granted x 1 5 a.0; 23 a release x 1",
@@ -370,7 +375,7 @@ fn a_dead_session_does_nothing() {
             (
                 "a ticket from before",
                 false,
-                "0 a up a.0; 5 a call x 1; 6 a ok x 1 5; 10 a session a.1; 900 a granted x 1 5 a.0; 903 a release x 1",
+                "0 a up a.0; 5 a call x 1; 6 a ok x 1 5; 10 a over a.0; 900 a granted x 1 5 a.0; 903 a release x 1",
             ),
         ],
     );

@@ -72,7 +72,7 @@ pub enum Event {
         /// The session.
         sid: String,
     },
-    /// The process has another session than before.
+    /// The process has another session. It may have several at once: one for each part of a cluster.
     Session {
         /// The session.
         sid: String,
@@ -80,7 +80,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epoch: Option<String>,
     },
-    /// A turn was lost (with `call`), or the process learned that its session is over (without).
+    /// The process learned that its session is over: with `call`, from a turn that it lost thereby.
     Lost {
         /// The session.
         sid: String,
