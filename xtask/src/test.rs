@@ -8,7 +8,7 @@ use botmesh_test_servers::Redis;
 use clap::builder::PossibleValuesParser;
 
 use crate::shell::Invocation;
-use crate::workspace::Workspace;
+use crate::workspace::{Package, Workspace};
 use crate::{conformance, deny, tidy};
 
 /// Check everything that CI checks, in order, and stop at the first failure.
@@ -50,9 +50,31 @@ impl Job<'_> {
 
     /// The packages whose tests cannot run.
     fn excluded(&self) -> impl Iterator<Item = &str> {
-        let packages =
-            self.workspace.packages.iter().filter(|package| self.without_redis && package.tests_with_servers);
-        packages.map(|package| package.name.as_str())
+        let excluded = |package: &&Package| package.tests_with_servers && !package.servers_behind_feature;
+        self.workspace
+            .packages
+            .iter()
+            .filter(|_| self.without_redis)
+            .filter(excluded)
+            .map(|package| &*package.name)
+    }
+
+    /// The features with which those tests are built that need servers, while others of their package do not.
+    fn features(&self) -> impl Iterator<Item = String> {
+        let packages = self.workspace.packages.iter().filter(|package| package.servers_behind_feature);
+        packages.map(|package| format!("{}/redis", package.name))
+    }
+
+    /// These features as arguments, where tests with servers can run.
+    fn with_features(&self) -> Vec<String> {
+        let features = self.features().filter(|_| !self.without_redis);
+        features.flat_map(|feature| ["--features".to_owned(), feature]).collect()
+    }
+
+    /// What of the unit tests cannot run.
+    fn not_run(&self) -> Vec<String> {
+        let features = self.features().filter(|_| self.without_redis);
+        self.excluded().map(str::to_owned).chain(features).collect()
     }
 }
 
@@ -77,8 +99,15 @@ fn tidy(_: &Job<'_>) -> Invocation {
     Invocation::cargo(["xtask", "tidy"])
 }
 
-fn clippy(_: &Job<'_>) -> Invocation {
-    Invocation::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+fn clippy(job: &Job<'_>) -> Invocation {
+    let features = job.features().flat_map(|feature| ["--features".to_owned(), feature]).collect::<Vec<_>>();
+    let features = features.iter().map(String::as_str);
+    Invocation::cargo(
+        ["clippy", "--workspace", "--all-targets"]
+            .into_iter()
+            .chain(features)
+            .chain(["--", "-D", "warnings"]),
+    )
 }
 
 fn docs(_: &Job<'_>) -> Invocation {
@@ -86,14 +115,19 @@ fn docs(_: &Job<'_>) -> Invocation {
 }
 
 /// Before the tests, because some of them run the examples as processes.
-fn examples(_: &Job<'_>) -> Invocation {
-    Invocation::cargo(["build", "--workspace", "--examples"])
+fn examples(job: &Job<'_>) -> Invocation {
+    let features = job.with_features();
+    Invocation::cargo(
+        ["build", "--workspace", "--examples"].into_iter().chain(features.iter().map(String::as_str)),
+    )
 }
 
 /// The targets are named one by one because `--all-targets` would run the benchmarks too.
 fn unit(job: &Job<'_>) -> Invocation {
     let excluded = job.excluded().flat_map(|package| ["--exclude", package]);
-    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"].into_iter().chain(excluded))
+    let features = job.with_features();
+    let chosen = excluded.chain(features.iter().map(String::as_str));
+    Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"].into_iter().chain(chosen))
 }
 
 fn doctests(_: &Job<'_>) -> Invocation {
@@ -182,9 +216,9 @@ fn run_steps(job: &Job<'_>, steps: &[Step], chosen: &[bool]) -> Vec<Row> {
             Ok(()) => {
                 println!("[{number}/{total}] {name}: passed in {}", seconds(took));
                 if *name == "unit" {
+                    let not_run = job.not_run().into_iter();
                     rows.extend(
-                        job.excluded()
-                            .map(|package| Row { name: format!("unit {package}"), outcome: Outcome::NotRun }),
+                        not_run.map(|tests| Row { name: format!("unit {tests}"), outcome: Outcome::NotRun }),
                     );
                 }
                 Outcome::Passed(took)

@@ -20,6 +20,8 @@ pub(crate) struct Package {
     pub(crate) publishable: bool,
     /// Its tests start real servers.
     pub(crate) tests_with_servers: bool,
+    /// Those of them that do are behind its feature `redis`.
+    pub(crate) servers_behind_feature: bool,
     pub(crate) benches: Vec<String>,
 }
 
@@ -46,11 +48,13 @@ fn package(value: &Value) -> Option<Package> {
     let targets = value.get("targets")?.as_array()?;
     // The scripts start servers themselves, but not in their tests.
     let starts_servers = |dependency: &Value| dependency["name"] == SERVERS && value["name"] != "xtask";
+    let tests_with_servers =
+        value.get("name")? == SERVERS || value.get("dependencies")?.as_array()?.iter().any(starts_servers);
     Some(Package {
         name: value.get("name")?.as_str()?.into(),
         publishable: value.get("publish")?.as_array().is_none_or(|registries| !registries.is_empty()),
-        tests_with_servers: value.get("name")? == SERVERS
-            || value.get("dependencies")?.as_array()?.iter().any(starts_servers),
+        tests_with_servers,
+        servers_behind_feature: tests_with_servers && value["features"].get("redis").is_some(),
         benches: targets.iter().filter(is_bench).filter_map(|t| Some(t["name"].as_str()?.into())).collect(),
     })
 }

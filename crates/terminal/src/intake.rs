@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use botmesh_core::CancellationToken;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::EventId;
 use botmesh_core::inbound::Inbound;
 use botmesh_core::provider::{AdmitError, ConnectionState, InboundSink};
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
@@ -96,11 +97,13 @@ impl<T> Claim<'_, T> {
     }
 
     /// Hands over one item after another until the end, a failure or `stop`. `read` says what an item is; `None` skips it.
+    /// `taken` hears of each event that the bot has.
     pub(crate) async fn run(
         &mut self,
         sink: &Arc<dyn InboundSink>,
         stop: &CancellationToken,
         mut read: impl FnMut(T) -> Option<Inbound> + Send,
+        mut taken: impl FnMut(EventId) + Send,
     ) -> Result<(), ChannelError> {
         loop {
             if self.source.pending.is_none() {
@@ -126,6 +129,7 @@ impl<T> Claim<'_, T> {
                 Ok(admitted) => {
                     tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
                     self.source.pending = None;
+                    taken(event);
                 }
                 Err(AdmitError::Stopping) => return Ok(()),
                 Err(AdmitError::Invalid(problem)) => {

@@ -210,7 +210,7 @@ impl Provider for Terminal {
         if !claim.begun() {
             claim.begin(self.start_reading()?);
         }
-        let ended = claim.run(&sink, &stop, |line| self.inbound(line)).await;
+        let ended = claim.run(&sink, &stop, |line| self.inbound(line), drop).await;
         if ended.as_ref().is_err_and(|error| error.retryable) {
             // The bot will run this again: the prompt stays.
             released.keep();

@@ -3,25 +3,28 @@
 mod escape;
 mod input;
 mod output;
+mod taken;
 mod writer;
 
 use std::fmt;
+use std::io::BufRead;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use async_trait::async_trait;
 use botmesh_core::CancellationToken;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
-use botmesh_core::id::{ChatId, SendKey};
+use botmesh_core::id::{ChatId, EventId, SendKey};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve, SendReceipt, SendRequest,
 };
 use tokio::sync::{mpsc, watch};
 
-use self::input::{Input, Message};
+use self::input::{Input, Message, Piped};
 use self::output::Output;
+use self::taken::Taken;
 use self::writer::Writer;
 use crate::error::TranscriptError;
 use crate::intake::{AHEAD, Feed, Intake, Item, rejected};
@@ -38,6 +41,8 @@ use crate::render;
 /// without a chat or with a chat longer than 512 bytes, a line that is longer than 1 MiB or not UTF-8 is an error that
 /// names it, and nothing of the file is then handed to the bot.
 ///
+/// **Over a pipe.** [`Transcript::piped`] takes messages as they come, each with its own id, and tells which were taken over.
+///
 /// **Out.** Each send is one line, `key<TAB>chat<TAB>text`, written in one call and on disk (`fdatasync`) before the send
 /// succeeds. TAB, line feed, carriage return, NUL and backslash are written as `\t`, `\n`, `\r`, `\0` and `\\`. The key
 /// is the send's token, or `-` without one (a token that is really `-` is written as `\-`). Buttons are lines `1) Title`
@@ -47,9 +52,18 @@ use crate::render;
 /// A last line that was torn by a crash is cut off, under the lock, as soon as anybody opens or writes the file. A write
 /// that fails half way is taken back. A send whose answer was lost is looked up in the file ([`Resolve::Lookup`]).
 pub struct Transcript {
-    input: Arc<Input>,
+    input: Source,
     output: Writer,
     intake: Intake<Message>,
+}
+
+enum Source {
+    File(Arc<Input>),
+    Pipe {
+        /// Taken by the first run.
+        input: Mutex<Option<Box<dyn BufRead + Send>>>,
+        taken: Taken,
+    },
 }
 
 impl Transcript {
@@ -63,13 +77,69 @@ impl Transcript {
         input.must_differ_from(to.as_ref())?;
         let output = Output::open(to.as_ref())?;
         tracing::info!(from = %from.as_ref().display(), to = %to.as_ref().display(), messages, "transcript opened");
-        Ok(Self { input: Arc::new(input), output: Writer::start(output)?, intake: Intake::new() })
+        let input = Source::File(Arc::new(input));
+        Ok(Self { input, output: Writer::start(output)?, intake: Intake::new() })
+    }
+
+    /// Takes messages from `input` as they come, one a line: the id of the event, a TAB, the chat, a TAB, the text. The id of
+    /// each message that the bot has, with a journal durably, is written to `taken` as a line. Both may block.
+    ///
+    /// So a feeder that gives a message again, here or to another replica of the bot, until one of them says that it has it,
+    /// loses none; and since it is known by its id, none is answered twice.
+    ///
+    /// An empty line is skipped. A bad line ends the run with an error that names it and is not retryable; what came before it is
+    /// handed over. The run ends with the input. What is written to `to` is the same as in [`open`](Self::open).
+    ///
+    /// # Errors
+    /// `to` cannot be used.
+    pub fn piped(
+        input: impl BufRead + Send + 'static,
+        taken: impl std::io::Write + Send + 'static,
+        to: impl AsRef<Path>,
+    ) -> Result<Self, TranscriptError> {
+        let output = Writer::start(Output::open(to.as_ref())?)?;
+        let input: Box<dyn BufRead + Send> = Box::new(input);
+        let input = Source::Pipe { input: Mutex::new(Some(input)), taken: Taken::start(taken)? };
+        Ok(Self { input, output, intake: Intake::new() })
     }
 }
 
 impl fmt::Debug for Transcript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transcript").field("from", &self.input.path()).finish_non_exhaustive()
+        f.debug_struct("Transcript").field("from", &self.input.name()).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    fn name(&self) -> &Path {
+        match self {
+            Self::File(input) => input.path(),
+            Self::Pipe { .. } => Path::new("-"),
+        }
+    }
+
+    fn start_reading(&self) -> Result<Feed<Message>, ChannelError> {
+        match self {
+            Self::File(input) => read_file(input),
+            Self::Pipe { input, .. } => {
+                let input = input.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let input =
+                    input.ok_or_else(|| rejected("the pipe was already read; make another transcript"))?;
+                read_pipe(Piped::new(input))
+            }
+        }
+    }
+
+    fn tell_taken(&self, event: EventId) {
+        if let Self::Pipe { taken, .. } = self {
+            taken.tell(event);
+        }
+    }
+
+    async fn told(&self) {
+        if let Self::Pipe { taken, .. } = self {
+            taken.told().await;
+        }
     }
 }
 
@@ -92,16 +162,18 @@ impl Provider for Transcript {
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
         let mut claim = self.intake.claim()?;
         if !claim.begun() {
-            claim.begin(read_on_thread(&self.input)?);
+            claim.begin(self.input.start_reading()?);
         }
         let mut admitted = 0u64;
-        let ended = claim
-            .run(&sink, &stop, |message: Message| {
-                admitted += 1;
-                Some(Inbound::text(message.line.to_string(), message.chat, message.text))
-            })
-            .await;
-        tracing::info!(from = %self.input.path().display(), messages = admitted, "transcript read");
+        let read = |message: Message| Some(Inbound::text(message.event, message.chat, message.text));
+        let taken = |event| {
+            admitted += 1;
+            self.input.tell_taken(event);
+        };
+        let ended = claim.run(&sink, &stop, read, taken).await;
+        // When the bot stops, whoever feeds it may have stopped to listen: what it does not hear it gives again.
+        stop.run_until_cancelled(self.input.told()).await;
+        tracing::info!(from = %self.input.name().display(), messages = admitted, "transcript read");
         ended
     }
 
@@ -120,28 +192,41 @@ impl Provider for Transcript {
     }
 }
 
-/// Checks the file once more, since it may have changed after it was opened, and reads it on a thread of its own, which
-/// ends with the file or with the bot.
-fn read_on_thread(input: &Arc<Input>) -> Result<Feed<Message>, ChannelError> {
-    let (items, feed) = mpsc::channel::<Item<Message>>(AHEAD);
+/// Checks the file once more, since it may have changed after it was opened, and reads it.
+fn read_file(input: &Arc<Input>) -> Result<Feed<Message>, ChannelError> {
     let input = Arc::clone(input);
-    let read = move || {
+    read_on_thread(move |items| {
         let mut messages = match input.check().and_then(|_| input.messages()) {
             Ok(messages) => messages,
-            Err(error) => {
-                let _ = items.blocking_send(Err(error.into()));
-                return;
-            }
+            Err(error) => return drop(items.blocking_send(Err(error.into()))),
         };
-        while let Some(item) = messages.next().map_err(ChannelError::from).transpose() {
-            let last = item.is_err();
-            if items.blocking_send(item).is_err() || last {
-                return;
-            }
-        }
-    };
-    thread::Builder::new().name("transcript-in".into()).spawn(read).map_err(|error| {
+        give(items, || messages.next());
+    })
+}
+
+fn read_pipe(mut messages: Piped<Box<dyn BufRead + Send>>) -> Result<Feed<Message>, ChannelError> {
+    read_on_thread(move |items| give(items, || messages.next()))
+}
+
+/// Reads on a thread of its own, which ends with the input or with the bot.
+fn read_on_thread(
+    read: impl FnOnce(&mpsc::Sender<Item<Message>>) + Send + 'static,
+) -> Result<Feed<Message>, ChannelError> {
+    let (items, feed) = mpsc::channel(AHEAD);
+    thread::Builder::new().name("transcript-in".into()).spawn(move || read(&items)).map_err(|error| {
         rejected("no thread to read the transcript with; lower the machine's load").with_source(error)
     })?;
     Ok(Feed::Bounded(feed))
+}
+
+fn give(
+    items: &mpsc::Sender<Item<Message>>,
+    mut next: impl FnMut() -> Result<Option<Message>, TranscriptError>,
+) {
+    while let Some(item) = next().map_err(ChannelError::from).transpose() {
+        let last = item.is_err();
+        if items.blocking_send(item).is_err() || last {
+            return;
+        }
+    }
 }

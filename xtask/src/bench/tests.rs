@@ -3,7 +3,13 @@ use crate::workspace::Package;
 
 fn workspace(benches: &[&str]) -> Workspace {
     let benches = benches.iter().map(|&name| name.into()).collect();
-    let package = Package { name: "botmesh".into(), publishable: true, tests_with_servers: false, benches };
+    let package = Package {
+        name: "botmesh".into(),
+        publishable: true,
+        tests_with_servers: false,
+        servers_behind_feature: false,
+        benches,
+    };
     Workspace { root: ".".into(), target: "target".into(), packages: vec![package] }
 }
 

@@ -6,11 +6,13 @@ fn workspace() -> Workspace {
         name: name.into(),
         publishable,
         tests_with_servers,
+        servers_behind_feature: name == "botmesh-examples",
         benches: Vec::new(),
     };
     let packages = vec![
         package("botmesh", true, false),
         package("botmesh-redis-store", true, true),
+        package("botmesh-examples", false, true),
         package("xtask", false, false),
     ];
     Workspace { root: ".".into(), target: "target".into(), packages }
@@ -87,7 +89,10 @@ fn the_report_says_how_to_rerun_what_failed() {
 #[test]
 fn only_what_is_published_is_packaged() {
     let shown = package(&job(&workspace())).to_string();
-    assert_eq!(shown, "cargo package --workspace --no-verify --allow-dirty --exclude xtask");
+    assert_eq!(
+        shown,
+        "cargo package --workspace --no-verify --allow-dirty --exclude botmesh-examples --exclude xtask"
+    );
 }
 
 #[test]
@@ -98,10 +103,11 @@ fn without_redis_what_needs_it_is_shown_as_not_run() {
     assert!(suites(&without).to_string().ends_with(" --allow-missing redis"));
     let text = Report { rows: run_steps(&without, &[step("unit", |_| Ok(()))], &[true]) }.to_string();
     assert!(text.contains("unit botmesh-redis-store not run"), "{text}");
-    assert!(text.ends_with("\n1 passed, 0 failed, 1 skipped\n"), "{text}");
+    assert!(text.contains("unit botmesh-examples/redis not run"), "{text}");
+    assert!(text.ends_with("\n1 passed, 0 failed, 2 skipped\n"), "{text}");
 
     let with = job(&workspace);
-    assert!(unit(&with).to_string().ends_with(" --tests"));
+    assert!(unit(&with).to_string().ends_with(" --tests --features botmesh-examples/redis"));
     assert!(!suites(&with).to_string().contains("allow-missing"));
     let text = Report { rows: run_steps(&with, &[step("unit", |_| Ok(()))], &[true]) }.to_string();
     assert!(text.ends_with("\n1 passed, 0 failed\n"), "{text}");

@@ -17,6 +17,7 @@ pub(super) enum Role {
     Testing,
     Conformance,
     Nemesis,
+    Examples,
     Servers,
     Scripts,
 }
@@ -31,6 +32,7 @@ impl Role {
             "testing" => Self::Testing,
             "conformance" => Self::Conformance,
             "nemesis" => Self::Nemesis,
+            "examples" => Self::Examples,
             "test-servers" => Self::Servers,
             "xtask" => Self::Scripts,
             name if name.ends_with("-store") => Self::Store,
@@ -43,6 +45,7 @@ impl Role {
         match self {
             Self::Core | Self::AppendLog | Self::Servers => false,
             Self::Scripts => other == Self::Servers,
+            Self::Examples => !matches!(other, Self::Nemesis | Self::Servers),
             Self::Store | Self::Channel => other == Self::Core,
             Self::Runtime | Self::Events => matches!(other, Self::Core | Self::AppendLog),
             Self::Testing => matches!(other, Self::Core | Self::Runtime),

@@ -132,7 +132,9 @@ impl<'a> Manifest<'a> {
 pub(super) fn is_member(path: &str) -> bool {
     match path.split('/').collect::<Vec<_>>()[..] {
         ["crates", _, "Cargo.toml"] => true,
-        [folder, "Cargo.toml"] => matches!(folder, "conformance" | "nemesis" | "test-servers" | "xtask"),
+        [folder, "Cargo.toml"] => {
+            matches!(folder, "conformance" | "examples" | "nemesis" | "test-servers" | "xtask")
+        }
         _ => false,
     }
 }

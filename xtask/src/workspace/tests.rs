@@ -9,6 +9,9 @@ const METADATA: &str = r#"{
             "dependencies": [{"name": "botmesh-test-servers", "kind": "dev"}]},
         {"name": "botmesh-nemesis", "publish": [], "targets": [],
             "dependencies": [{"name": "botmesh-test-servers", "kind": null}]},
+        {"name": "botmesh-examples", "publish": [], "targets": [], "features": {"redis": []},
+            "dependencies": [{"name": "botmesh-test-servers", "kind": "dev"}]},
+        {"name": "botmesh-conformance", "publish": [], "targets": [], "features": {"redis": []}, "dependencies": []},
         {"name": "botmesh-test-servers", "publish": [], "targets": [], "dependencies": []},
         {"name": "xtask", "publish": [], "targets": [{"name": "xtask", "kind": ["bin"]}],
             "dependencies": [{"name": "botmesh-test-servers", "kind": null}]}
@@ -26,12 +29,23 @@ fn reads_packages_benches_who_is_published_and_who_needs_servers() {
         ("botmesh", true, 1),
         ("botmesh-redis-store", true, 0),
         ("botmesh-nemesis", false, 0),
+        ("botmesh-examples", false, 0),
+        ("botmesh-conformance", false, 0),
         ("botmesh-test-servers", false, 0),
         ("xtask", false, 0),
     ];
     assert_eq!(read, expected);
-    let with_servers = workspace.packages.iter().filter(|p| p.tests_with_servers).map(|p| p.name.as_str());
-    let expected = ["botmesh-redis-store", "botmesh-nemesis", "botmesh-test-servers"];
+    let with_servers = workspace
+        .packages
+        .iter()
+        .filter(|p| p.tests_with_servers)
+        .map(|p| (p.name.as_str(), p.servers_behind_feature));
+    let expected = [
+        ("botmesh-redis-store", false),
+        ("botmesh-nemesis", false),
+        ("botmesh-examples", true),
+        ("botmesh-test-servers", false),
+    ];
     assert_eq!(with_servers.collect::<Vec<_>>(), expected);
 }
 

@@ -6,7 +6,6 @@ mod cases;
 mod channels;
 mod chaos;
 mod conversations;
-mod desk;
 mod dropped;
 mod echoes;
 mod fleet;

@@ -1,19 +1,23 @@
-//! The file that is read.
+//! What is read: a file, or messages that come over a pipe.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use crate::error::TranscriptError;
 use crate::lines::{BadLine, Lines, Problem};
 
 /// The longest id that a bot takes.
-const MAX_CHAT: usize = 512;
+const MAX_ID: usize = 512;
+
+/// What errors call a pipe.
+const PIPE: &str = "the piped messages";
+const PIPED: &str = "write the id, a TAB, the chat, a TAB and the text";
 
 /// One message of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    pub(super) line: u64,
+    pub(super) event: String,
     pub(super) chat: String,
     pub(super) text: String,
 }
@@ -88,33 +92,73 @@ impl Messages<'_> {
             if text.is_empty() {
                 continue;
             }
-            return split(line, &text)
-                .map(Some)
-                .map_err(|(problem, fix)| TranscriptError::new(self.path, problem, fix).at(line));
+            let refuse = |(problem, fix)| TranscriptError::new(self.path, problem, fix).at(line);
+            if line == 1 && text.starts_with('\u{feff}') {
+                let problem = "it begins with a byte order mark".to_owned();
+                return Err(refuse((problem, "save the file as UTF-8 without one")));
+            }
+            let form = "write the chat, a TAB and the text";
+            return split(line.to_string(), &text, form).map(Some).map_err(refuse);
         }
     }
 
     fn bad_line(&self, bad: BadLine) -> TranscriptError {
-        match bad.problem {
-            Problem::Unreadable(error) => TranscriptError::io(self.path, "read", error),
-            problem => TranscriptError::new(self.path, problem.to_string(), problem.fix()),
-        }
-        .at(bad.number)
+        bad_line(self.path, bad)
     }
 }
 
-fn split(line: u64, text: &str) -> Result<Message, (String, &'static str)> {
-    if line == 1 && text.starts_with('\u{feff}') {
-        return Err(("it begins with a byte order mark".into(), "save the file as UTF-8 without one"));
+/// Messages that come over a pipe, with their ids.
+pub(super) struct Piped<R>(Lines<R>);
+
+impl<R: BufRead> Piped<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self(Lines::new(input))
     }
+
+    /// The next message; nothing follows an error.
+    pub(super) fn next(&mut self) -> Result<Option<Message>, TranscriptError> {
+        let path = Path::new(PIPE);
+        loop {
+            let Some((line, text)) = self.0.next().map_err(|bad| bad_line(path, bad))? else {
+                return Ok(None);
+            };
+            if text.is_empty() {
+                continue;
+            }
+            let refuse = |(problem, fix)| TranscriptError::new(path, problem, fix).at(line);
+            let Some((event, message)) = text.split_once('\t') else {
+                return Err(refuse(("there is no TAB".into(), PIPED)));
+            };
+            must_be_id("id", event, PIPED).map_err(refuse)?;
+            return split(event.to_owned(), message, PIPED).map(Some).map_err(refuse);
+        }
+    }
+}
+
+fn bad_line(path: &Path, bad: BadLine) -> TranscriptError {
+    match bad.problem {
+        Problem::Unreadable(error) => TranscriptError::io(path, "read", error),
+        problem => TranscriptError::new(path, problem.to_string(), problem.fix()),
+    }
+    .at(bad.number)
+}
+
+type Refused = (String, &'static str);
+
+fn split(event: String, text: &str, form: &'static str) -> Result<Message, Refused> {
     let Some((chat, text)) = text.split_once('\t') else {
-        return Err(("there is no TAB".into(), "write the chat, a TAB and the text"));
+        return Err(("there is no TAB".into(), form));
     };
-    if chat.is_empty() {
-        return Err(("there is no chat before the TAB".into(), "write the chat, a TAB and the text"));
+    must_be_id("chat", chat, form)?;
+    Ok(Message { event, chat: chat.into(), text: text.into() })
+}
+
+fn must_be_id(what: &str, id: &str, form: &'static str) -> Result<(), Refused> {
+    if id.is_empty() {
+        return Err((format!("there is no {what} before the TAB"), form));
     }
-    if chat.len() > MAX_CHAT {
-        return Err((format!("the chat is longer than {MAX_CHAT} bytes"), "use a shorter name"));
+    if id.len() > MAX_ID {
+        return Err((format!("the {what} is longer than {MAX_ID} bytes"), "use a shorter name"));
     }
-    Ok(Message { line, chat: chat.into(), text: text.into() })
+    Ok(())
 }

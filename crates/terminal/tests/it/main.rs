@@ -6,3 +6,4 @@ mod pty;
 mod support;
 mod transcript_in;
 mod transcript_out;
+mod transcript_piped;

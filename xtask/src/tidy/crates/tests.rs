@@ -17,12 +17,13 @@ fn edges_follow_the_table() {
         ("terminal", "core"),
         ("testing", "core botmesh"),
         ("conformance", "core botmesh testing"),
+        ("examples", "core append-log botmesh events sqlite-store terminal testing conformance examples"),
         ("nemesis", "core botmesh sqlite-store testing test-servers"),
         ("test-servers", ""),
         ("xtask", "test-servers"),
     ];
     for (from, allowed) in table {
-        let folder = if matches!(from, "conformance" | "nemesis" | "test-servers" | "xtask") {
+        let folder = if matches!(from, "conformance" | "examples" | "nemesis" | "test-servers" | "xtask") {
             from.into()
         } else {
             format!("crates/{from}")

@@ -11,7 +11,7 @@ use botmesh::core::time::{Clock, SystemClock};
 /// How long a child may take for anything before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-const BUILD: &str = "build it with `cargo build -p botmesh --example appointments`";
+const BUILD: &str = "build it with `cargo build -p botmesh-examples --example appointments`";
 
 /// The example's binary. Cargo builds it before the package's tests, but not if only some of the tests are asked for.
 pub(crate) fn example() -> PathBuf {
@@ -65,9 +65,15 @@ impl Place {
 
     /// The command for a desk with its data in this place.
     pub(crate) fn command(&self) -> Command {
+        let mut command = self.bare_command();
+        command.arg("--data").arg(self.path("data"));
+        command
+    }
+
+    /// The command for a desk whose data is elsewhere.
+    pub(crate) fn bare_command(&self) -> Command {
         let mut command = Command::new(example());
-        command.arg("--data").arg(self.path("data")).current_dir(self.folder.path());
-        command.stdout(Stdio::piped()).stderr(self.errors());
+        command.current_dir(self.folder.path()).stdout(Stdio::piped()).stderr(self.errors());
         command
     }
 

@@ -3,7 +3,7 @@
 use botmesh_testing::{CrashPoint, TestBot, TestUser, WritePoint, containing};
 
 #[expect(dead_code, reason = "the example's `main` and its arguments")]
-#[path = "../../examples/appointments.rs"]
+#[path = "../../appointments.rs"]
 mod appointments;
 
 use appointments::desk;

@@ -47,7 +47,12 @@ impl Script {
         let replies = place.replies("out");
         let keys: HashSet<_> = replies.iter().map(|(key, ..)| key).collect();
         assert_eq!(keys.len(), replies.len(), "a key was sent twice");
-        let chats = by_chat(&replies);
+        self.check_replies(&replies, place);
+    }
+
+    /// As [`check`](Self::check), of these replies.
+    pub(crate) fn check_replies(&self, replies: &[(String, String, String)], place: &Place) {
+        let chats = by_chat(replies);
         for (chat, expected) in &self.expected {
             let expected = expected.iter().map(String::as_str).collect();
             assert_eq!(chats.get(chat.as_str()), Some(&expected), "{chat}\n{}", place.complaints());

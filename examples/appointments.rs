@@ -1,7 +1,10 @@
 //! A clinic's desk: books, lists and cancels appointments, and forgets nothing when it is killed.
 //!
 //! `cargo run --example appointments`, then type `book`. Kill it at any moment and start it again.
+//!
+//! With `--features redis` and `--redis URL`, any number of processes are one desk.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +13,7 @@ use botmesh::{BotBuilder, FileDurability};
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_terminal::{Terminal, Transcript};
 use clap::Parser;
+use clap::builder::ArgPredicate;
 use serde::{Deserialize, Serialize};
 
 const HELP: &str = "I am the clinic's desk. Write `book` to make an appointment, `list` to see yours, \
@@ -26,15 +30,27 @@ struct Args {
     /// Keep the journals in this file instead of the database beside the appointments; for one process only
     #[arg(long, value_name = "FILE")]
     journals: Option<PathBuf>,
-    /// Read messages from this file instead of the terminal: `chat<TAB>text`, one a line
+    /// Keep everything on this Redis server, which other processes of the desk share (needs `--features redis`)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["data", "journals"])]
+    redis: Option<String>,
+    /// With --redis: how long the chats of a process that is gone wait for another one; the same for all processes
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// Read messages from this file instead of the terminal: `chat<TAB>text`, one a line. With `-`, from standard input as
+    /// they come: `id<TAB>chat<TAB>text`; the id of each one that was taken over is written to standard output
     #[arg(long, value_name = "FILE", requires = "to")]
     from: Option<PathBuf>,
     /// Append replies to this file: `key<TAB>chat<TAB>text`, one a line
     #[arg(long, value_name = "FILE", requires = "from")]
     to: Option<PathBuf>,
-    /// The name of this process, when several share the data
-    #[arg(long, value_name = "NAME", default_value = "desk")]
-    instance: String,
+    /// The name of this process, when several share the data; with --redis a random one unless given
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "desk",
+        default_value_if("redis", ArgPredicate::IsPresent, None)
+    )]
+    instance: Option<String>,
     /// Whose messages are typed
     #[arg(long, value_name = "NAME", default_value = "you")]
     chat: String,
@@ -128,27 +144,61 @@ pub(crate) fn desk(bot: BotBuilder) -> BotBuilder {
         .flow(booking())
 }
 
+/// The desk at its channel, until it ends.
+async fn serve(bot: BotBuilder, args: Args) -> Result {
+    let bot = match (&args.from, &args.to) {
+        (Some(from), Some(to)) if from == Path::new("-") => {
+            bot.provider(Transcript::piped(io::BufReader::new(io::stdin()), io::stdout(), to)?)
+        }
+        (Some(from), Some(to)) => bot.provider(Transcript::open(from, to)?),
+        _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
+    };
+    desk(bot).build()?.run().await
+}
+
 async fn run(args: Args) -> Result {
+    if let Some(url) = args.redis.clone() {
+        return run_replica(&url, args).await;
+    }
     let store = SqliteStore::open(args.data.join("appointments.db")).await?;
     let file = match &args.journals {
         Some(path) => Some(FileDurability::open(path).await?),
         None => None,
     };
-    let durability = match &file {
+    let mut durability = match &file {
         Some(file) => Durability::new(file.clone()),
         None => Durability::new(store.durability()),
     };
-    let bot =
-        Bot::builder().durability(durability.with_instance_id(args.instance.as_str())).store(store.clone());
-    let bot = match (&args.from, &args.to) {
-        (Some(from), Some(to)) => bot.provider(Transcript::open(from as &Path, to as &Path)?),
-        _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
-    };
-    desk(bot).build()?.run().await?;
+    durability.instance_id = args.instance.as_deref().map(Into::into);
+    serve(Bot::builder().durability(durability).store(store.clone()), args).await?;
     if let Some(file) = file {
         file.close().await?;
     }
     Ok(store.close().await?)
+}
+
+/// One of the processes that share a Redis server: appointments, journals and the turns of the chats are there.
+#[cfg(feature = "redis")]
+async fn run_replica(url: &str, args: Args) -> Result {
+    use botmesh::Coordination;
+    use botmesh_redis_store::{RedisCoordinatorConfig, RedisStore};
+
+    let store = RedisStore::open(url).await?;
+    let turns = store.coordinator_with(RedisCoordinatorConfig::default().with_lease(args.lease)).await?;
+    let mut durability = Durability::new(store.durability());
+    durability.instance_id = args.instance.as_deref().map(Into::into);
+    (durability.inbox.lease, durability.outbox.lease) = (args.lease, args.lease);
+    let mut coordination = Coordination::new(turns);
+    coordination.config.replica_id.clone_from(&args.instance);
+    let bot = Bot::builder().durability(durability).store(store.clone()).coordination(coordination);
+    serve(bot, args).await?;
+    Ok(store.close().await?)
+}
+
+#[cfg(not(feature = "redis"))]
+async fn run_replica(url: &str, _: Args) -> Result {
+    let command = format!("cargo run --example appointments --features redis -- --redis {url}");
+    Err(format!("this desk was built without Redis; start it with `{command}`").into())
 }
 
 #[tokio::main]

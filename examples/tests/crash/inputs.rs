@@ -205,3 +205,13 @@ fn unknown_config_fields_and_bad_durations_are_named() {
     let written = serde_json::to_string(&Durability::default()).expect("a configuration");
     assert_eq!(read(&written).expect("what was written").inbox.lease, Durability::default().inbox.lease);
 }
+
+#[cfg(not(feature = "redis"))]
+#[test]
+fn a_redis_server_without_the_feature_is_refused_with_the_command_that_has_it() {
+    let place = Place::new();
+    let mut command = place.bare_command();
+    command.args(["--redis", "redis://127.0.0.1"]);
+    let words = "cargo run --example appointments --features redis -- --redis redis://127.0.0.1";
+    refused(&place, &mut command, &[words]);
+}

@@ -8,6 +8,8 @@ mod kill;
 mod leases;
 mod poison;
 mod replica;
+#[cfg(feature = "redis")]
+mod replicas;
 mod script;
 mod session;
 mod shared;

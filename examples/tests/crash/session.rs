@@ -94,7 +94,15 @@ fn help_tells_what_can_be_said() {
     let output = place.command().arg("--help").output().expect("the example starts");
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success());
-    for word in ["--data <DIR>", "--journals <FILE>", "--from <FILE>", "--to <FILE>", "--instance <NAME>"] {
+    for word in [
+        "--data <DIR>",
+        "--journals <FILE>",
+        "--redis <URL>",
+        "--lease <TIME>",
+        "--from <FILE>",
+        "--to <FILE>",
+        "--instance <NAME>",
+    ] {
         assert!(help.contains(word), "`{word}` is not in: {help}");
     }
     assert!(!place.path("data").exists());
