@@ -138,6 +138,10 @@ impl Client {
         self.fred.reconnect_rx()
     }
 
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.fred.is_clustered()
+    }
+
     /// Returns when the server has confirmed it.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), StoreError> {
         let subscribed = self.fred.subscribe(channel).await;

@@ -27,7 +27,8 @@ pub struct Fence(pub u64);
 /// Gives out turns.
 #[async_trait]
 pub trait Coordinator: Send + Sync + 'static {
-    /// This coordinator's current session.
+    /// This coordinator's current session. One that divides its keys has a session for each part, and this is the first of
+    /// them; [`Turn::session`] names that of a turn.
     fn session(&self) -> SessionId;
 
     /// Takes a ticket in the queue of `key`. Tickets of one key are served in the order in which these calls returned.

@@ -1,8 +1,12 @@
 //! Turns on a Redis server, for replicas on any number of machines.
 
+mod bucket;
+#[cfg(test)]
+mod bucket_tests;
 mod config;
 #[cfg(test)]
 mod config_tests;
+mod lane;
 #[cfg(test)]
 mod oracle_tests;
 mod session;
@@ -30,8 +34,9 @@ use botmesh_core::store::Store as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use self::lane::{Job, Lane};
 use self::session::{Grant, Session, until_poll};
-use self::shared::{Job, Shared};
+use self::shared::Shared;
 use crate::client::Client;
 use crate::{RedisConfig, RedisStore};
 pub use config::RedisCoordinatorConfig;
@@ -39,10 +44,10 @@ pub use config::RedisCoordinatorConfig;
 /// How long a call waits before it is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Gives turns to the replicas of a bot through a Redis server (7.0 or newer). Clones share one session.
+/// Gives turns to the replicas of a bot through a Redis server (7.0 or newer) or a Cluster. Clones share their sessions.
 ///
 /// - A turn is told to its replica by a push; nobody polls, except to repair a push that was lost.
-/// - One lease covers all turns of a replica. It is prolonged by a thread of its own over a connection of its own, so that
+/// - One lease covers all turns of a replica, on a Cluster one for each of 64 parts of the keys. It is prolonged by a thread of its own over a connection of its own, so that
 ///   no handler delays it. A replica that cannot prolong it stops before the server gives its turns away: every
 ///   [`Turn::check`] then fails, without asking anybody.
 /// - After a loss the replica goes on by itself under a new session. Tickets of the old one are worth nothing.
@@ -139,11 +144,18 @@ impl RedisCoordinator {
         token: &str,
         ttl: Duration,
     ) -> Result<Option<Fence>, CoordinationUnavailable> {
-        let shared = &self.inner.shared;
-        let answer = self.open(shared.wire.lock_acquire(key, token, lock_ttl(ttl)).await)?;
-        match answer {
+        let lane = self.lane(key);
+        // A bucket that nobody has a session in knows of no locks.
+        let wait = self.inner.shared.config.command_timeout() * 2;
+        match before(self.usable(lane), self.inner.shared.clock.sleep(wait)).await {
+            Some(session) => session?,
+            None => return Err(unreachable()),
+        };
+        let wire = &self.inner.shared.wire;
+        let answer = wire.lock_acquire(&lane.bucket, key, token, lock_ttl(ttl)).await;
+        match self.open(lane, answer)? {
             Locking::Acquired(fence) => {
-                shared.saw(fence);
+                lane.saw(fence);
                 Ok(Some(fence))
             }
             Locking::Busy { .. } | Locking::Unopened => Ok(None),
@@ -160,7 +172,9 @@ impl RedisCoordinator {
         token: &str,
         ttl: Duration,
     ) -> Result<Option<Fence>, CoordinationUnavailable> {
-        self.open(self.inner.shared.wire.lock_renew(key, token, lock_ttl(ttl)).await)
+        let lane = self.lane(key);
+        let wire = &self.inner.shared.wire;
+        self.open(lane, wire.lock_renew(&lane.bucket, key, token, lock_ttl(ttl)).await)
     }
 
     /// Frees a lock. Whether `token` held it.
@@ -168,7 +182,9 @@ impl RedisCoordinator {
     /// # Errors
     /// The server cannot be reached.
     pub async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
-        self.open(self.inner.shared.wire.lock_release(key, token).await)
+        let lane = self.lane(key);
+        let wire = &self.inner.shared.wire;
+        self.open(lane, wire.lock_release(&lane.bucket, key, token).await)
     }
 
     /// For tests: dies as a killed process does. The server is told nothing, its turns are lost
@@ -176,19 +192,26 @@ impl RedisCoordinator {
     pub fn crash(&self) {
         let shared = &self.inner.shared;
         shared.crashed.store(true, Ordering::SeqCst);
-        shared.session().finish(LeaseLostReason::Expired);
-        shared.stop.cancel();
-        shared.opened.notify_waiters();
+        shared.finish(LeaseLostReason::Expired);
+    }
+
+    fn lane(&self, key: &str) -> &Arc<Lane> {
+        self.inner.shared.lane(key)
     }
 
     /// What was answered, if the server can be used.
-    fn open<T>(&self, answer: Result<wire::Answer<T>, StoreError>) -> Result<T, CoordinationUnavailable> {
-        if self.inner.shared.stop.is_cancelled() {
+    fn open<T>(
+        &self,
+        lane: &Lane,
+        answer: Result<wire::Answer<T>, StoreError>,
+    ) -> Result<T, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        if shared.stop.is_cancelled() {
             return Err(closed());
         }
         let answer = answer.map_err(unavailable)?;
         // If the data is lost, the session learns it here at the latest.
-        let _ = self.inner.shared.is_of(&self.inner.shared.session(), &answer);
+        let _ = shared.session(lane).is_none_or(|session| shared.is_of(&session, &answer));
         Ok(answer.what)
     }
 
@@ -199,13 +222,16 @@ impl RedisCoordinator {
         failure: &Failure,
     ) -> Result<Ticket, CoordinationUnavailable> {
         let shared = &self.inner.shared;
-        let _order = shared.in_order(key).await;
+        let lane = self.lane(key);
+        let _order = lane.in_order(key).await;
         loop {
-            let session = self.usable().await?;
-            let claim = Claim::new(&self.inner, &session, key);
+            let session = self.usable(lane).await?;
+            let Some(claim) = Claim::new(&self.inner, &session, key) else { continue };
             let RedisCoordinatorConfig { max_waiters, idle_ttl, .. } = shared.config;
             loop {
-                let answer = shared.wire.enter(key, &session.id, claim.seq, max_waiters, idle_ttl).await;
+                let entering =
+                    shared.wire.enter(&lane.bucket, key, &session.id, claim.seq, max_waiters, idle_ttl);
+                let answer = entering.await;
                 if session.end().is_some() {
                     break;
                 }
@@ -227,7 +253,7 @@ impl RedisCoordinator {
                     Standing::Waiting { fence, remaining, .. } => {
                         let ask_at = shared.clock.monotonic() + until_poll(remaining, shared.config.lease);
                         let Some(place) = session.wait(claim.seq, ask_at) else { break };
-                        shared.sooner.notify_one();
+                        lane.sooner.notify_one();
                         (fence, place.map_or_else(Place::Waiting, Place::Head))
                     }
                     Standing::Overloaded => {
@@ -238,7 +264,7 @@ impl RedisCoordinator {
                         break;
                     }
                 };
-                shared.saw(fence);
+                lane.saw(fence);
                 return Ok(Ticket::new(
                     fence,
                     Box::new(RedisTicket { fence, claim: Some(claim), place, until }),
@@ -247,19 +273,21 @@ impl RedisCoordinator {
         }
     }
 
-    /// A session that has not ended; waits for one.
-    async fn usable(&self) -> Result<Arc<Session>, CoordinationUnavailable> {
+    /// A session of the lane that has not ended; waits for one.
+    async fn usable(&self, lane: &Arc<Lane>) -> Result<Arc<Session>, CoordinationUnavailable> {
         let shared = &self.inner.shared;
         loop {
-            let mut opened = pin!(shared.opened.notified());
+            let mut opened = pin!(lane.opened.notified());
             opened.as_mut().enable();
             if shared.stop.is_cancelled() {
                 return Err(closed());
             }
-            let session = shared.session();
-            if shared.check(&session).is_ok() {
+            if let Some(session) = shared.session(lane)
+                && shared.check(&session).is_ok()
+            {
                 return Ok(session);
             }
+            lane.wanted.notify_one();
             tokio::select! {
                 () = opened => {}
                 () = shared.stop.cancelled() => {}
@@ -309,6 +337,10 @@ fn down(source: Source) -> CoordinationUnavailable {
     because(CoordinationUnavailableReason::Down, source)
 }
 
+fn unreachable() -> CoordinationUnavailable {
+    down("the server cannot be reached".into())
+}
+
 fn closed() -> CoordinationUnavailable {
     down("the coordinator is closed".into())
 }
@@ -332,8 +364,11 @@ fn unavailable(error: StoreError) -> CoordinationUnavailable {
 
 #[async_trait]
 impl Coordinator for RedisCoordinator {
+    /// On a Cluster, turns of different keys may be of different sessions, each in its own part of the keys; this is the
+    /// session of the first part. [`Turn::session`] names that of a turn.
     fn session(&self) -> SessionId {
-        self.inner.shared.session().id.clone()
+        let shared = &self.inner.shared;
+        shared.first().map_or_else(|| shared.incarnation.as_str().into(), |session| session.id.clone())
     }
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
@@ -344,7 +379,9 @@ impl Coordinator for RedisCoordinator {
             taken = self.take(&key, until, &failure) => taken,
             () = shared.clock.sleep(wait) => match failure.take() {
                 Some(error) => Err(unavailable(error)),
-                None if shared.session().end().is_some() => Err(down("the server cannot be reached".into())),
+                None if shared.session(self.lane(&key)).is_none_or(|session| session.end().is_some()) => {
+                    Err(unreachable())
+                }
                 None => Err(timeout(wait)),
             },
         }
@@ -352,9 +389,7 @@ impl Coordinator for RedisCoordinator {
 
     async fn close(&self) {
         let shared = &self.inner.shared;
-        shared.session().finish(LeaseLostReason::Released);
-        shared.stop.cancel();
-        shared.opened.notify_waiters();
+        shared.finish(LeaseLostReason::Released);
         shared.stopped.cancelled().await;
     }
 }
@@ -370,15 +405,16 @@ struct Claim {
 }
 
 impl Claim {
-    fn new(inner: &Arc<Inner>, session: &Arc<Session>, key: &Arc<str>) -> Self {
-        Self {
+    /// `None` if the session has ended.
+    fn new(inner: &Arc<Inner>, session: &Arc<Session>, key: &Arc<str>) -> Option<Self> {
+        Some(Self {
+            seq: session.begin(key)?,
             inner: Arc::clone(inner),
             session: Arc::clone(session),
             key: Arc::clone(key),
-            seq: session.begin(key),
             is_left: AtomicBool::new(false),
             left: CancellationToken::new(),
-        }
+        })
     }
 
     fn leave(&self) {
@@ -390,7 +426,7 @@ impl Claim {
         // The tickets of a session that ended are given back with it.
         if self.session.end().is_none() {
             let (session, key) = (Arc::clone(&self.session), Arc::clone(&self.key));
-            drop(self.inner.shared.jobs.send(Job::Leave { session, key, seq: self.seq }));
+            self.session.lane.job(Job::Leave { session, key, seq: self.seq });
         }
     }
 }

@@ -12,7 +12,8 @@ use botmesh_core::id::SessionId;
 use botmesh_test_servers::{Connection, Options, Redis, Reply};
 use proptest::prelude::*;
 
-use super::wire::{Bucket, Push, Texts};
+use super::bucket::{Bucket, wake};
+use super::wire::{Push, Texts};
 use crate::scripts::{self, Script};
 
 const KEYS: [&str; 3] = ["x", "y", "a|b:c"];
@@ -96,7 +97,7 @@ impl Scripts {
     fn pushed(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for replica in 0..REPLICAS {
-            let list = self.bucket.wake(&format!("r{replica}"));
+            let list = wake("p", &format!("r{replica}"));
             let texts = self.connection.command(&["LRANGE", &list, "0", "-1"]).unwrap();
             for text in texts.items().iter().map(|item| item.text().unwrap()) {
                 effects.push(effect(Push::parse(&text).unwrap()));
@@ -317,7 +318,7 @@ fn the_scripts_answer_as_the_machine_does() {
         assert!(matches!(connection.command(&["FLUSHALL"]).unwrap(), Reply::Simple(_)));
         let mut pair = Pair {
             machine: Machine::new(LIMITS),
-            scripts: Scripts { connection, bucket: Bucket::new("p") },
+            scripts: Scripts { connection, bucket: Bucket::new("p", 0) },
             now: BEGIN,
             elapsed: None,
             generations: [0; REPLICAS],

@@ -10,6 +10,8 @@ use botmesh_core::id::SessionId;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::lane::Lane;
+
 /// A poll comes this much after the end of the holder's lease, so that it finds the holder dead.
 const AFTER_LEASE: Duration = Duration::from_millis(50);
 
@@ -37,6 +39,8 @@ struct Tickets {
     /// The waiting ones of each key. Only the first one of a key asks.
     waiting: HashMap<Arc<str>, BTreeSet<u64>>,
     polls: BTreeSet<(Duration, u64)>,
+    /// The last ticket that was named when it was last looked whether any is there, and when there was none since.
+    idle: (u64, Duration),
 }
 
 impl Tickets {
@@ -59,14 +63,16 @@ impl Tickets {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) epoch: Arc<str>,
+    pub(super) lane: Arc<Lane>,
     pub(super) ended: CancellationToken,
     end: OnceLock<LeaseLostReason>,
     /// Microseconds of the clock that goes on while the machine is suspended.
     valid_until: AtomicU64,
+    /// When the thread last looked at its clock for this session, in microseconds.
+    looked: AtomicU64,
     last_seq: AtomicU64,
     tickets: Mutex<Tickets>,
 }
@@ -76,15 +82,23 @@ fn micros(duration: Duration) -> u64 {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, epoch: Arc<str>, valid_until: Duration) -> Self {
+    pub(super) fn new(
+        id: SessionId,
+        epoch: Arc<str>,
+        lane: Arc<Lane>,
+        opened: Duration,
+        valid_until: Duration,
+    ) -> Self {
         Self {
             id,
             epoch,
+            lane,
             ended: CancellationToken::new(),
             end: OnceLock::new(),
             valid_until: AtomicU64::new(micros(valid_until)),
+            looked: AtomicU64::new(micros(opened)),
             last_seq: AtomicU64::new(0),
-            tickets: Mutex::default(),
+            tickets: Mutex::new(Tickets { idle: (0, opened), ..Tickets::default() }),
         }
     }
 
@@ -105,12 +119,37 @@ impl Session {
         self.valid_until.fetch_max(micros(valid_until), Ordering::AcqRel);
     }
 
+    pub(super) fn looked(&self) -> Duration {
+        Duration::from_micros(self.looked.load(Ordering::Acquire))
+    }
+
+    pub(super) fn look(&self, now: Duration) {
+        self.looked.store(micros(now), Ordering::Release);
+    }
+
+    /// Ends it if it has had no ticket for so long. Whether it did.
+    pub(super) fn retire(&self, now: Duration, after: Duration) -> bool {
+        let mut tickets = self.tickets();
+        let last = self.last_seq.load(Ordering::Relaxed);
+        if !tickets.known.is_empty() || !tickets.leaving.is_empty() || tickets.idle.0 != last {
+            tickets.idle = (last, now);
+            return false;
+        }
+        let retires =
+            now.saturating_sub(tickets.idle.1) >= after && self.end.set(LeaseLostReason::Released).is_ok();
+        drop(tickets);
+        if retires {
+            self.ended.cancel();
+        }
+        retires
+    }
+
     /// Ends it. Whether it had not ended before.
     pub(super) fn finish(&self, reason: LeaseLostReason) -> bool {
+        let mut tickets = self.tickets();
         if self.end.set(reason).is_err() {
             return false;
         }
-        let mut tickets = self.tickets();
         let known = std::mem::take(&mut tickets.known);
         tickets.leaving.extend(known.iter().map(|(seq, (key, _))| (*seq, Arc::clone(key))));
         tickets.waiting.clear();
@@ -121,11 +160,15 @@ impl Session {
         true
     }
 
-    /// Names a new ticket.
-    pub(super) fn begin(&self, key: &Arc<str>) -> u64 {
+    /// Names a new ticket; `None` if the session has ended.
+    pub(super) fn begin(&self, key: &Arc<str>) -> Option<u64> {
+        let mut tickets = self.tickets();
+        if self.end.get().is_some() {
+            return None;
+        }
         let seq = self.last_seq.fetch_add(1, Ordering::Relaxed) + 1;
-        self.tickets().known.insert(seq, (Arc::clone(key), Place::Entering(None)));
-        seq
+        tickets.known.insert(seq, (Arc::clone(key), Place::Entering(None)));
+        Some(seq)
     }
 
     /// The ticket is the head.

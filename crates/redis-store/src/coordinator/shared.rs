@@ -1,29 +1,23 @@
 //! What the handles of a coordinator share with its thread.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{Liveness, Standing};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
-use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::bucket::place_of;
 use super::config::RedisCoordinatorConfig;
+use super::lane::{Job, Lane};
 use super::session::{Grant, Session, until_poll};
 use super::wire::{Answer, Push, Wire};
 
-/// What the thread is to do.
-pub(super) enum Job {
-    /// Give a ticket back, until the server has taken it.
-    Leave { session: Arc<Session>, key: Arc<str>, seq: u64 },
-    /// Tell the server of the end of a session.
-    End(Arc<Session>),
-}
+/// A lane, and its last session.
+type Slot = (Arc<Lane>, Mutex<Option<Arc<Session>>>);
 
 pub(super) struct Shared {
     pub(super) config: RedisCoordinatorConfig,
@@ -37,23 +31,13 @@ pub(super) struct Shared {
     pub(super) crashed: AtomicBool,
     /// Cancelled when the thread has told the server.
     pub(super) stopped: CancellationToken,
-    /// Tells of a new session.
-    pub(super) opened: Notify,
-    /// Tells of a ticket that asks before all others.
-    pub(super) sooner: Notify,
-    pub(super) jobs: mpsc::UnboundedSender<Job>,
-    session: Mutex<Arc<Session>>,
+    lanes: Vec<Slot>,
     generations: AtomicU64,
-    largest: AtomicU64,
-    /// When the thread last looked at its clock, in microseconds.
-    looked: AtomicU64,
-    order: Order,
 }
 
-/// What a session needs to begin.
-pub(super) struct First {
+/// Who the replica is, and what it found out about the server.
+pub(super) struct Begun {
     pub(super) incarnation: String,
-    pub(super) session: Session,
     pub(super) margin: Duration,
 }
 
@@ -62,32 +46,60 @@ impl Shared {
         config: RedisCoordinatorConfig,
         clock: Arc<dyn Clock>,
         wire: Wire,
-        first: First,
-        jobs: mpsc::UnboundedSender<Job>,
+        begun: Begun,
+        lanes: Vec<Arc<Lane>>,
     ) -> Self {
-        let now = clock.monotonic();
         Self {
-            largest: AtomicU64::new(config.floor.0),
             config,
             clock,
             wire,
-            margin: first.margin,
-            incarnation: first.incarnation,
+            margin: begun.margin,
+            incarnation: begun.incarnation,
             stop: CancellationToken::new(),
             crashed: AtomicBool::new(false),
             stopped: CancellationToken::new(),
-            opened: Notify::new(),
-            sooner: Notify::new(),
-            jobs,
-            session: Mutex::new(Arc::new(first.session)),
-            generations: AtomicU64::new(1),
-            looked: AtomicU64::new(u64::try_from(now.as_micros()).unwrap_or(0)),
-            order: Order::default(),
+            lanes: lanes.into_iter().map(|lane| (lane, Mutex::default())).collect(),
+            generations: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn session(&self) -> Arc<Session> {
-        Arc::clone(&self.session.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().map(|(lane, _)| lane)
+    }
+
+    /// The lane of a key.
+    pub(super) fn lane(&self, key: &str) -> &Arc<Lane> {
+        &self.lanes[place_of(key, self.lanes.len())].0
+    }
+
+    fn slot(&self, lane: &Lane) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.lanes[lane.number].1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last session of a lane; `None` if it never had one.
+    pub(super) fn session(&self, lane: &Lane) -> Option<Arc<Session>> {
+        self.slot(lane).clone()
+    }
+
+    /// The last session of each lane that had one.
+    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lanes().filter_map(|lane| self.session(lane)).collect()
+    }
+
+    /// The session of the first lane, which always has one.
+    pub(super) fn first(&self) -> Option<Arc<Session>> {
+        self.session(&self.lanes[0].0)
+    }
+
+    /// Ends everything for good. Nothing is sent to the server.
+    pub(super) fn finish(&self, reason: LeaseLostReason) {
+        self.stop.cancel();
+        for session in self.sessions() {
+            session.finish(reason);
+        }
+        for lane in self.lanes() {
+            lane.opened.notify_waiters();
+        }
     }
 
     /// Whether a session may act. Compares numbers; one whose time is over ends here at the latest.
@@ -99,8 +111,7 @@ impl Shared {
         if now < session.valid_until() {
             return Ok(());
         }
-        let looked = Duration::from_micros(self.looked.load(Ordering::Acquire));
-        let reason = if now.saturating_sub(looked) > self.config.lease / 2 {
+        let reason = if now.saturating_sub(session.looked()) > self.config.lease / 2 {
             LeaseLostReason::Stalled
         } else {
             LeaseLostReason::CoordinatorLost
@@ -110,9 +121,9 @@ impl Shared {
     }
 
     /// The thread looks at its clock.
-    pub(super) fn look(&self) -> Duration {
+    pub(super) fn look(&self, session: &Session) -> Duration {
         let now = self.clock.monotonic();
-        self.looked.store(u64::try_from(now.as_micros()).unwrap_or(0), Ordering::Release);
+        session.look(now);
         now
     }
 
@@ -128,7 +139,7 @@ impl Shared {
                 "the session of this replica is lost with all its turns; it goes on under a new one"
             );
         }
-        drop(self.jobs.send(Job::End(Arc::clone(session))));
+        session.lane.job(Job::End(Arc::clone(session)));
     }
 
     /// Whether an answer is of a session's epoch. If not, the server lost what the session knows.
@@ -140,46 +151,48 @@ impl Shared {
         same
     }
 
-    pub(super) fn saw(&self, fence: Fence) {
-        self.largest.fetch_max(fence.0, Ordering::AcqRel);
-    }
-
-    /// A new session, if the server opens it.
-    pub(super) async fn reopen(&self, wire: &Wire, known: &str) -> Result<(), StoreError> {
+    /// A new session of a lane, if the server opens it.
+    pub(super) async fn open(
+        &self,
+        wire: &Wire,
+        lane: &Arc<Lane>,
+    ) -> Result<Option<Arc<Session>>, StoreError> {
+        let known = self.session(lane).map(|last| Arc::clone(&last.epoch));
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         let id = SessionId::from(format!("{}.{generation}", self.incarnation));
-        let floor = Fence(self.largest.load(Ordering::Acquire));
         let sent = self.clock.monotonic();
-        let answer = wire.open(&id, self.config.lease, Some(known), floor).await?;
-        let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else { return Ok(()) };
-        if &*epoch != known {
+        let answer = wire.open(&lane.bucket, &id, self.config.lease, known.as_deref(), lane.floor()).await?;
+        let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else { return Ok(None) };
+        if known.as_ref().is_some_and(|known| *known != epoch) {
             tracing::warn!(
-                known,
+                known = known.as_deref(),
                 epoch = &*epoch,
                 server = wire.client.place(),
                 "the server lost the data of the turns; fences go on growing, and turns are given again after a lease"
             );
         }
-        let session = Session::new(id, epoch, sent + self.config.lease - self.margin);
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(session);
-        self.opened.notify_waiters();
-        Ok(())
+        let session =
+            Arc::new(Session::new(id, epoch, Arc::clone(lane), sent, sent + self.config.lease - self.margin));
+        *self.slot(lane) = Some(Arc::clone(&session));
+        lane.opened.notify_waiters();
+        Ok(Some(session))
     }
 
     /// What the server pushed. Nothing of another epoch or of an earlier session is of interest: its tickets are gone.
     pub(super) fn pushed(&self, push: Push) {
-        let session = self.session();
+        let Some(session) = self.session(self.lane(&push.key)) else { return };
         if push.epoch != session.epoch || push.session != session.id {
             return;
         }
         let known = if push.grants {
-            self.saw(push.fence);
+            session.lane.saw(push.fence);
             session.grant(push.seq, Grant { previous: push.previous })
         } else {
             session.knows(push.seq)
         };
         if !known {
-            drop(self.jobs.send(Job::Leave { session, key: push.key, seq: push.seq }));
+            let lane = Arc::clone(&session.lane);
+            lane.job(Job::Leave { session, key: push.key, seq: push.seq });
         }
     }
 
@@ -191,7 +204,7 @@ impl Shared {
         }
         match answer.what {
             Standing::Granted { fence, previous } => {
-                self.saw(fence);
+                session.lane.saw(fence);
                 session.grant(seq, Grant { previous });
             }
             Standing::Waiting { remaining, .. } => {
@@ -203,39 +216,6 @@ impl Shared {
                 self.lose(session, LeaseLostReason::DataLoss);
             }
             Standing::Unknown | Standing::Busy { .. } | Standing::Overloaded => {}
-        }
-    }
-
-    /// Waits until no earlier call of this replica takes a ticket of the key, so that no retry lets a later one pass.
-    pub(super) async fn in_order(&self, key: &Arc<str>) -> InOrder<'_> {
-        let turn = {
-            let mut keys = self.order.keys.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(keys.entry(Arc::clone(key)).or_default())
-        };
-        let mut order = InOrder { order: &self.order, key: Arc::clone(key), guard: None };
-        order.guard = Some(turn.lock_owned().await);
-        order
-    }
-}
-
-#[derive(Default)]
-struct Order {
-    keys: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// Lets the next call go on when it is dropped.
-pub(super) struct InOrder<'a> {
-    order: &'a Order,
-    key: Arc<str>,
-    guard: Option<OwnedMutexGuard<()>>,
-}
-
-impl Drop for InOrder<'_> {
-    fn drop(&mut self) {
-        drop(self.guard.take());
-        let mut keys = self.order.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if keys.get(&self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
-            keys.remove(&self.key);
         }
     }
 }

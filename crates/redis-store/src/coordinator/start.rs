@@ -1,30 +1,28 @@
 //! How a coordinator begins: its thread, its connections, and whether the server can serve.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread::Builder;
 use std::time::Duration;
 
 use botmesh_core::Bytes;
-use botmesh_core::coordinator::machine::Liveness;
 use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{ConfigError, LeaseLostReason, StoreError, StoreErrorKind};
-use botmesh_core::id::SessionId;
 use botmesh_core::time::{Clock, SystemClock};
 use tokio::sync::{mpsc, oneshot};
 
+use super::bucket::{Bucket, HASH, ON_A_CLUSTER, wake};
 use super::config::RedisCoordinatorConfig;
-use super::session::Session;
-use super::shared::{First, Job, Shared};
+use super::lane::{Job, Lane};
+use super::shared::{Begun, Shared};
 use super::thread;
-use super::wire::{Bucket, Wire};
+use super::wire::Wire;
 use crate::client::Client;
 use crate::error::{Access, BACKEND, answered};
 use crate::keys;
 use crate::scripts::{LAYOUT, TURNS_PROBE};
 
-/// The layout of the keys of the turns. Replicas with another one would not see each other's tickets.
-const LAYOUT_FIELDS: [(&str, &str); 2] = [("format", "1"), ("buckets", "1")];
+/// The version of the layout of the keys.
+const FORMAT: &str = "1";
 
 /// Round trips that are measured.
 const SAMPLES: usize = 5;
@@ -32,7 +30,7 @@ const SAMPLES: usize = 5;
 /// A lease is at least so many round trips.
 const TRIPS: u32 = 12;
 
-type Jobs = mpsc::UnboundedReceiver<Job>;
+type Jobs = Vec<mpsc::UnboundedReceiver<Job>>;
 
 /// Starts the thread. Returns when it has a session.
 pub(super) async fn start(
@@ -70,9 +68,7 @@ struct Stopping(Arc<Shared>);
 
 impl Drop for Stopping {
     fn drop(&mut self) {
-        self.0.stop.cancel();
-        self.0.session().finish(LeaseLostReason::CoordinatorLost);
-        self.0.opened.notify_waiters();
+        self.0.finish(LeaseLostReason::CoordinatorLost);
         self.0.stopped.cancel();
     }
 }
@@ -91,11 +87,11 @@ async fn prepare(
     let connection = client.config().clone();
     let connect_timeout = connection.connect_timeout.min(timeout * 2);
     let connection = connection.with_command_timeout(timeout).with_connect_timeout(connect_timeout);
-    let bucket = Bucket::new(&connection.prefix);
-    let witnessed = Arc::new(AtomicU64::new(0));
+    let prefix = connection.prefix.clone();
+    let buckets = if client.is_clustered() { ON_A_CLUSTER } else { 1 };
     let commands = client.with_pushes(connection.clone()).await?;
-    permissions(&commands, &bucket).await?;
-    layout(&commands).await?;
+    permissions(&commands, &prefix).await?;
+    layout(&commands, buckets).await?;
     let round_trip = round_trip(&commands, &*clock).await?;
     if config.lease < round_trip * TRIPS {
         return Err(misuse(ConfigError::new(
@@ -107,25 +103,26 @@ async fn prepare(
             format!("set at least {TRIPS} times as long"),
         )));
     }
-    let wire = |client| Wire::new(client, bucket.clone(), Arc::clone(&clock), Arc::clone(&witnessed));
-    let beats = wire(client.with_pushes(connection).await?);
-    let wire = wire(commands);
+    let beats = Wire::new(client.with_pushes(connection).await?, Arc::clone(&clock));
+    let wire = Wire::new(commands, Arc::clone(&clock));
     let incarnation = random_hex(&OsEntropy::new());
     // Before the first ticket, so that no push is missed.
-    listen(&wire.client, &bucket.wake(&incarnation), &*clock).await?;
-    let id = SessionId::from(format!("{incarnation}.0"));
-    let sent = clock.monotonic();
-    let answer =
-        beats.open(&id, config.lease, None, config.floor).await.map_err(|error| too_old(client, error))?;
-    let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else {
+    listen(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
+    let begun = Begun { incarnation, margin: config.margin(round_trip) };
+    let (lanes, todo): (Vec<_>, Jobs) = (0..buckets)
+        .map(|number| {
+            let (jobs, todo) = mpsc::unbounded_channel();
+            (Arc::new(Lane::new(number, Bucket::new(&prefix, number), config.floor, jobs)), todo)
+        })
+        .unzip();
+    let shared = Arc::new(Shared::new(config, clock, wire, begun, lanes));
+    if let Some(first) = shared.lanes().next()
+        && shared.open(&beats, first).await.map_err(|error| too_old(client, error))?.is_none()
+    {
         let what = format!("{}: it did not open a session; try again", client.place());
         return Err(StoreError::new(StoreErrorKind::Unavailable, BACKEND, "turns", what));
-    };
-    let margin = config.margin(round_trip);
-    let session = Session::new(id, epoch, sent + config.lease - margin);
-    let (jobs, todo) = mpsc::unbounded_channel();
-    let first = First { incarnation, session, margin };
-    Ok((Arc::new(Shared::new(config, clock, wire, first, jobs)), beats, todo))
+    }
+    Ok((shared, beats, todo))
 }
 
 /// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.
@@ -169,9 +166,10 @@ fn too_old(client: &Client, error: StoreError) -> StoreError {
     StoreError::new(StoreErrorKind::Incompatible, BACKEND, "turns", what).with_source(error)
 }
 
-async fn permissions(client: &Client, bucket: &Bucket) -> Result<(), StoreError> {
+async fn permissions(client: &Client, prefix: &str) -> Result<(), StoreError> {
+    let bucket = Bucket::new(prefix, 0);
     let scratch = ["probe:hash", "probe:queue", "probe:text"].map(|name| bucket.named(name));
-    let reply = client.eval(TURNS_PROBE, &scratch, vec![bucket.wake("probe").into()]).await?;
+    let reply = client.eval(TURNS_PROBE, &scratch, vec![wake(prefix, "probe").into()]).await?;
     let strange = |what: crate::client::Unexpected| what.error("turns", client.place(), Access::Read);
     let missing = reply.texts().map_err(strange)?;
     let [command, error, ..] = &missing[..] else { return Ok(()) };
@@ -185,14 +183,17 @@ async fn permissions(client: &Client, bucket: &Bucket) -> Result<(), StoreError>
     Err(StoreError::new(cause.kind(), BACKEND, "turns", what))
 }
 
-async fn layout(client: &Client) -> Result<(), StoreError> {
+/// Replicas with another layout would not see each other's tickets.
+async fn layout(client: &Client, buckets: usize) -> Result<(), StoreError> {
     let prefix = &client.config().prefix;
-    let fields = LAYOUT_FIELDS.iter().flat_map(|(name, value)| [name, value]);
-    let fields = fields.map(|text| Bytes::from_static(text.as_bytes())).collect();
+    let buckets = buckets.to_string();
+    let layout = [("format", FORMAT), ("buckets", &buckets), ("hash", HASH)];
+    let fields = layout.iter().flat_map(|(name, value)| [name, value]);
+    let fields = fields.map(|text| Bytes::copy_from_slice(text.as_bytes())).collect();
     let reply = client.eval(LAYOUT, &[keys::turns_layout(prefix)], fields).await?;
     let strange = |what: crate::client::Unexpected| what.error("turns", client.place(), Access::Read);
     let record = reply.texts().map_err(strange)?;
-    for (name, own) in LAYOUT_FIELDS {
+    for (name, own) in layout {
         let found = record.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| &pair[1]);
         if found.is_none_or(|found| found != own) {
             let what = format!(

@@ -15,8 +15,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
+use super::bucket::wake;
+use super::lane::{Job, Lane};
 use super::session::{Grant, Session, until_poll};
-use super::shared::{Job, Shared};
+use super::shared::Shared;
 use super::wire::{Push, Wire};
 
 /// Delays between attempts: the first, doubled each time up to the last.
@@ -31,34 +33,44 @@ fn next_delay(delay: Duration) -> Duration {
 }
 
 /// Works until the coordinator is closed or dropped, and tells the server of it.
-pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: mpsc::UnboundedReceiver<Job>) {
-    let (stop, session) = (shared.stop.clone(), || shared.session());
+pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: Vec<mpsc::UnboundedReceiver<Job>>) {
+    let lanes = shared.lanes().zip(jobs).map(|(lane, jobs)| {
+        let (shared, beats) = (&shared, &beats);
+        async move {
+            tokio::join!(watch(shared, beats, lane), work(shared, lane, jobs));
+        }
+    });
     tokio::select! {
-        () = stop.cancelled() => {}
-        () = watch(&shared, &beats) => {}
-        () = work(&shared, jobs) => {}
+        () = shared.stop.cancelled() => {}
+        _ = join_all(lanes) => {}
+        () = listen(&shared) => {}
     }
-    let last = session();
-    last.finish(LeaseLostReason::Released);
+    shared.finish(LeaseLostReason::Released);
     if !shared.crashed.load(Ordering::SeqCst) {
-        end(&shared, &last).await;
+        let last = shared.sessions();
+        join_all(last.iter().map(|session| end(&shared, session))).await;
     }
     drop(beats.client.close().await);
     drop(shared.wire.client.close().await);
 }
 
-/// Prolongs the lease, and ends the session when it cannot.
-async fn watch(shared: &Arc<Shared>, beats: &Wire) {
+/// Prolongs the lease of a lane, and ends its session when it cannot, or when nobody has used it for long.
+async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     let (lease, clock) = (shared.config.lease, &shared.clock);
     let mut due = clock.monotonic() + lease / 3;
     let mut failing = false;
     loop {
-        let session = shared.session();
-        if session.end().is_some() {
-            reopen(shared, beats, &session).await;
-            due = clock.monotonic() + lease / 3;
-            continue;
-        }
+        let session = match shared.session(lane) {
+            Some(session) if session.end().is_none() => session,
+            last => {
+                if last.is_none_or(|last| is_retired(&last)) {
+                    lane.wanted.notified().await;
+                }
+                reopen(shared, beats, lane).await;
+                due = clock.monotonic() + lease / 3;
+                continue;
+            }
+        };
         let wake = due.min(session.valid_until());
         tokio::select! {
             () = session.ended.cancelled() => continue,
@@ -68,17 +80,21 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire) {
         if shared.check(&session).is_err() {
             continue;
         }
-        let sent = shared.look();
+        let sent = shared.look(&session);
+        if lane.number != 0 && session.retire(sent, idle_time(shared)) {
+            end(shared, &session).await;
+            continue;
+        }
         let left = session.valid_until().saturating_sub(sent);
         let answer = tokio::select! {
-            answer = beats.beat(&session.id, lease) => Some(answer),
+            answer = beats.beat(&lane.bucket, &session.id, lease) => Some(answer),
             () = clock.sleep(left) => None,
         };
         // An answer that comes too late revives nothing.
         if shared.check(&session).is_err() {
             continue;
         }
-        shared.look();
+        shared.look(&session);
         match answer {
             Some(Ok(answer)) if !shared.is_of(&session, &answer) => {}
             Some(Ok(answer)) if answer.what == Liveness::Dead => {
@@ -100,35 +116,40 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire) {
     }
 }
 
-/// Opens the next session, however long it takes.
-async fn reopen(shared: &Arc<Shared>, beats: &Wire, last: &Session) {
-    let mut delay = FIRST_DELAY;
-    let mut failing = false;
-    while shared.session().id == last.id {
-        shared.look();
-        if let Err(error) = shared.reopen(beats, &last.epoch).await {
-            if !std::mem::replace(&mut failing, true) {
-                tracing::warn!(%error, "no new session can be opened; it is tried again");
-            }
-            shared.clock.sleep(delay).await;
-            delay = next_delay(delay);
-        }
-    }
-    shared.look();
+/// How long a lane keeps a session without tickets. Before that the server would still name it as a previous holder, and
+/// what this replica remembers of a chat would seem out of date to it.
+fn idle_time(shared: &Shared) -> Duration {
+    shared.config.idle_ttl.max(shared.config.lease * 3)
 }
 
-type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+fn is_retired(session: &Session) -> bool {
+    session.end().is_some_and(|end| end.reason == LeaseLostReason::Released)
+}
 
-/// Listens to pushes, asks for what may have been missed, and gives back what was dropped.
-async fn work(shared: &Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+/// Opens the next session of a lane, however long it takes.
+async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
+    let mut delay = FIRST_DELAY;
+    let mut failing = false;
+    loop {
+        match shared.open(beats, lane).await {
+            Ok(Some(_)) => return,
+            Ok(None) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "no new session can be opened; it is tried again");
+                }
+                shared.clock.sleep(delay).await;
+                delay = next_delay(delay);
+            }
+        }
+    }
+}
+
+/// Receives what the server pushes.
+async fn listen(shared: &Arc<Shared>) {
     let mut pushes = shared.wire.client.pushes();
     let mut reconnects = shared.wire.client.reconnects();
-    let mut calls: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
-    let never = Duration::from_secs(3600);
     loop {
-        let session = shared.session();
-        let now = shared.clock.monotonic();
-        let wake = session.next_poll().map_or(never, |at| at.saturating_sub(now));
         tokio::select! {
             push = pushes.recv() => match push {
                 Ok(push) => {
@@ -136,18 +157,56 @@ async fn work(shared: &Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                         shared.pushed(push);
                     }
                 }
-                Err(RecvError::Lagged(_)) => calls.push(Box::pin(ask_all(shared, session))),
+                Err(RecvError::Lagged(_)) => ask_all(shared),
                 Err(RecvError::Closed) => return,
             },
+            Ok(_) = reconnects.recv() => {
+                subscribe(shared).await;
+                ask_all(shared);
+            }
+        }
+    }
+}
+
+async fn subscribe(shared: &Arc<Shared>) {
+    let channel = wake(&shared.wire.client.config().prefix, &shared.incarnation);
+    let mut delay = FIRST_DELAY;
+    while shared.wire.client.subscribe(&channel).await.is_err() {
+        shared.clock.sleep(delay).await;
+        delay = next_delay(delay);
+    }
+}
+
+/// Asks for every ticket: something may have been missed.
+fn ask_all(shared: &Arc<Shared>) {
+    for session in shared.sessions() {
+        let lane = Arc::clone(&session.lane);
+        lane.job(Job::Ask(session));
+    }
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Asks for what may have been missed in a lane, and gives back what was dropped.
+async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut calls: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
+    let never = Duration::from_secs(3600);
+    loop {
+        let session = shared.session(lane);
+        let now = shared.clock.monotonic();
+        let next = session.as_ref().and_then(|session| session.next_poll());
+        let wake = next.map_or(never, |at| at.saturating_sub(now));
+        tokio::select! {
             Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
                 Job::Leave { session, key, seq } => Box::pin(leave(shared, session, key, seq)),
+                Job::Ask(session) => Box::pin(ask_for(shared, session)),
                 Job::End(session) => Box::pin(async move { end(shared, &session).await }),
             }),
             Some(()) = calls.next(), if !calls.is_empty() => {}
-            Ok(_) = reconnects.recv() => calls.push(Box::pin(resubscribe(shared))),
-            () = shared.sooner.notified() => {}
-            () = shared.opened.notified() => {}
+            () = lane.sooner.notified() => {}
+            () = lane.opened.notified() => {}
             () = shared.clock.sleep(wake) => {
+                let Some(session) = session else { continue };
                 for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
                     calls.push(Box::pin(ask(shared, Arc::clone(&session), key, seq)));
                 }
@@ -157,47 +216,39 @@ async fn work(shared: &Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
 }
 
 async fn ask(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64) {
-    match shared.wire.poll(&key, &session.id, seq).await {
+    match shared.wire.poll(&session.lane.bucket, &key, &session.id, seq).await {
         Ok(answer) => shared.polled(&session, seq, answer),
         // Soon again: what it asks for may have happened while nothing was heard.
         Err(_) => {
             session.ask_at(seq, shared.clock.monotonic() + until_poll(Some(LAST_DELAY), shared.config.lease));
         }
     }
-    shared.sooner.notify_one();
+    session.lane.sooner.notify_one();
 }
 
-/// Asks for every ticket, those that hold too.
-async fn ask_all(shared: &Arc<Shared>, session: Arc<Session>) {
+/// Asks for every ticket of a session, those that hold too.
+async fn ask_for(shared: &Arc<Shared>, session: Arc<Session>) {
     for part in session.entered().chunks(AT_ONCE) {
         let asks = part.iter().map(|(seq, key)| ask(shared, Arc::clone(&session), Arc::clone(key), *seq));
         join_all(asks).await;
     }
 }
 
-async fn resubscribe(shared: &Arc<Shared>) {
-    let mut delay = FIRST_DELAY;
-    while shared.wire.client.subscribe(&shared.wire.bucket.wake(&shared.incarnation)).await.is_err() {
-        shared.clock.sleep(delay).await;
-        delay = next_delay(delay);
-    }
-    ask_all(shared, shared.session()).await;
-}
-
 /// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
 async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64) {
     let mut delay = FIRST_DELAY;
     loop {
-        match shared.wire.leave(&key, &session.id, seq, shared.config.idle_ttl).await {
+        match shared.wire.leave(&session.lane.bucket, &key, &session.id, seq, shared.config.idle_ttl).await {
             Ok(answer) => {
                 session.left(seq);
                 if session.end().is_none()
                     && shared.is_of(&session, &answer)
                     && let Some(next) = answer.what.1
                 {
-                    shared.saw(next.fence);
+                    session.lane.saw(next.fence);
                     if !session.grant(next.seq, Grant { previous: next.previous }) {
-                        drop(shared.jobs.send(Job::Leave { session, key, seq: next.seq }));
+                        let lane = Arc::clone(&session.lane);
+                        lane.job(Job::Leave { session, key, seq: next.seq });
                     }
                 }
                 return;
@@ -213,12 +264,17 @@ async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: 
 
 /// Tells the server of the end of a session, if it hears it, so that nobody waits for its lease.
 async fn end(shared: &Arc<Shared>, session: &Session) {
-    if shared.wire.close(&session.id).await.is_err() {
+    if shared.wire.close(&session.lane.bucket, &session.id).await.is_err() {
         return;
     }
     for part in session.leaving().chunks(AT_ONCE) {
         let leaves = part.iter().map(|(seq, key)| async move {
-            if shared.wire.leave(key, &session.id, *seq, shared.config.idle_ttl).await.is_ok() {
+            if shared
+                .wire
+                .leave(&session.lane.bucket, key, &session.id, *seq, shared.config.idle_ttl)
+                .await
+                .is_ok()
+            {
                 session.left(*seq);
             }
         });

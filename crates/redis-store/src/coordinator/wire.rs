@@ -1,7 +1,6 @@
 //! The scripts of the turns as calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use botmesh_core::Bytes;
@@ -11,42 +10,10 @@ use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
 
+use super::bucket::Bucket;
 use crate::client::{Client, Unexpected};
 use crate::error::Access;
 use crate::scripts::{self, Script};
-
-/// The names of a bucket's keys. All have one hash tag.
-#[derive(Clone, Debug)]
-pub(super) struct Bucket {
-    tag: String,
-}
-
-impl Bucket {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self { tag: format!("{{{prefix}:turns:0}}:") }
-    }
-
-    pub(super) fn named(&self, name: &str) -> Bytes {
-        format!("{}{name}", self.tag).into()
-    }
-
-    pub(super) fn state(&self) -> Bytes {
-        self.named("state")
-    }
-
-    pub(super) fn queue(&self, key: &str) -> Bytes {
-        self.named(&format!("queue:{key}"))
-    }
-
-    pub(super) fn lock(&self, key: &str) -> Bytes {
-        self.named(&format!("lock:{key}"))
-    }
-
-    /// The channel of a replica, of all its sessions.
-    pub(super) fn wake(&self, incarnation: &str) -> String {
-        format!("{}wake:{incarnation}", self.tag)
-    }
-}
 
 /// An answer, and the epoch in which it was given; `None` if the server knows of none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,10 +151,7 @@ impl Texts {
 /// A connection that speaks the scripts.
 pub(super) struct Wire {
     pub(super) client: Client,
-    pub(super) bucket: Bucket,
     clock: Arc<dyn Clock>,
-    /// When the last answered request was sent, in microseconds of the clock; 0 for none. Of all connections.
-    witnessed: Arc<AtomicU64>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -203,38 +167,35 @@ fn text(text: &str) -> Bytes {
 }
 
 impl Wire {
-    pub(super) fn new(
-        client: Client,
-        bucket: Bucket,
-        clock: Arc<dyn Clock>,
-        witnessed: Arc<AtomicU64>,
-    ) -> Self {
-        Self { client, bucket, clock, witnessed }
+    pub(super) fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
+        Self { client, clock }
     }
 
     async fn call<T>(
         &self,
+        bucket: &Bucket,
         script: &Script,
         second: Option<Bytes>,
         args: Vec<Bytes>,
         read: impl FnOnce(Texts) -> Result<T, Unexpected>,
     ) -> Result<Answer<T>, StoreError> {
         let sent = micros(self.clock.monotonic()).max(1);
-        let last = self.witnessed.load(Ordering::Acquire);
         // The request may take a while to arrive, which the caller sees pass only if it waits for longer.
-        let elapsed = sent.saturating_sub(last).saturating_add(micros(self.client.config().command_timeout));
-        let mut all = vec![if last == 0 { Bytes::new() } else { digits(elapsed) }];
+        let late = micros(self.client.config().command_timeout);
+        let elapsed = bucket.elapsed(sent).map(|elapsed| digits(elapsed.saturating_add(late)));
+        let mut all = vec![elapsed.unwrap_or_default()];
         all.extend(args);
-        let keys: Vec<_> = std::iter::once(self.bucket.state()).chain(second).collect();
+        let keys: Vec<_> = std::iter::once(bucket.state()).chain(second).collect();
         let reply = self.client.script("turns", Access::Read, script, &keys, all).await?;
         let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
         let (epoch, texts) = reply.texts().and_then(Texts::new).map_err(strange)?;
-        self.witnessed.fetch_max(sent, Ordering::AcqRel);
+        bucket.witness(sent);
         Ok(Answer { epoch, what: read(texts).map_err(strange)? })
     }
 
     pub(super) async fn open(
         &self,
+        bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
         known: Option<&str>,
@@ -242,24 +203,26 @@ impl Wire {
     ) -> Result<Answer<Liveness>, StoreError> {
         let known = text(known.unwrap_or_default());
         let args = vec![text(session.as_str()), digits(micros(lease)), known, digits(floor.0)];
-        self.call(&scripts::OPEN, None, args, Texts::liveness).await
+        self.call(bucket, &scripts::OPEN, None, args, Texts::liveness).await
     }
 
     pub(super) async fn beat(
         &self,
+        bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
     ) -> Result<Answer<Liveness>, StoreError> {
         let args = vec![text(session.as_str()), digits(micros(lease))];
-        self.call(&scripts::BEAT, None, args, Texts::liveness).await
+        self.call(bucket, &scripts::BEAT, None, args, Texts::liveness).await
     }
 
-    pub(super) async fn close(&self, session: &SessionId) -> Result<Answer<()>, StoreError> {
-        self.call(&scripts::CLOSE, None, vec![text(session.as_str())], |_| Ok(())).await
+    pub(super) async fn close(&self, bucket: &Bucket, session: &SessionId) -> Result<Answer<()>, StoreError> {
+        self.call(bucket, &scripts::CLOSE, None, vec![text(session.as_str())], |_| Ok(())).await
     }
 
     pub(super) async fn enter(
         &self,
+        bucket: &Bucket,
         key: &str,
         session: &SessionId,
         seq: u64,
@@ -274,11 +237,12 @@ impl Wire {
             Bytes::from_static(b"wait"),
             digits(idle),
         ];
-        self.call(&scripts::ENTER, Some(self.bucket.queue(key)), args, Texts::standing).await
+        self.call(bucket, &scripts::ENTER, Some(bucket.queue(key)), args, Texts::standing).await
     }
 
     pub(super) async fn leave(
         &self,
+        bucket: &Bucket,
         key: &str,
         session: &SessionId,
         seq: u64,
@@ -286,41 +250,49 @@ impl Wire {
     ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
         let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
         let args = vec![text(session.as_str()), digits(seq), digits(idle)];
-        self.call(&scripts::LEAVE, Some(self.bucket.queue(key)), args, Texts::left).await
+        self.call(bucket, &scripts::LEAVE, Some(bucket.queue(key)), args, Texts::left).await
     }
 
     pub(super) async fn poll(
         &self,
+        bucket: &Bucket,
         key: &str,
         session: &SessionId,
         seq: u64,
     ) -> Result<Answer<Standing>, StoreError> {
         let args = vec![text(session.as_str()), digits(seq)];
-        self.call(&scripts::POLL, Some(self.bucket.queue(key)), args, Texts::standing).await
+        self.call(bucket, &scripts::POLL, Some(bucket.queue(key)), args, Texts::standing).await
     }
 
     pub(super) async fn lock_acquire(
         &self,
+        bucket: &Bucket,
         key: &str,
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Locking>, StoreError> {
         let args = vec![text(token), digits(micros(ttl))];
-        self.call(&scripts::LOCK_ACQUIRE, Some(self.bucket.lock(key)), args, Texts::locking).await
+        self.call(bucket, &scripts::LOCK_ACQUIRE, Some(bucket.lock(key)), args, Texts::locking).await
     }
 
     pub(super) async fn lock_renew(
         &self,
+        bucket: &Bucket,
         key: &str,
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Option<Fence>>, StoreError> {
         let args = vec![text(token), digits(micros(ttl))];
-        self.call(&scripts::LOCK_RENEW, Some(self.bucket.lock(key)), args, Texts::renewed).await
+        self.call(bucket, &scripts::LOCK_RENEW, Some(bucket.lock(key)), args, Texts::renewed).await
     }
 
-    pub(super) async fn lock_release(&self, key: &str, token: &str) -> Result<Answer<bool>, StoreError> {
-        let lock = Some(self.bucket.lock(key));
-        self.call(&scripts::LOCK_RELEASE, lock, vec![text(token)], Texts::released).await
+    pub(super) async fn lock_release(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        token: &str,
+    ) -> Result<Answer<bool>, StoreError> {
+        let lock = Some(bucket.lock(key));
+        self.call(bucket, &scripts::LOCK_RELEASE, lock, vec![text(token)], Texts::released).await
     }
 }

@@ -1,16 +1,14 @@
-//! A Cluster: every script finds its keys on one node, and goes on when they move.
+//! A store on a Cluster: every script finds its keys on one node, and goes on when they move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use botmesh_core::coordinator::Coordinator as _;
 use botmesh_core::error::{Effect, StoreErrorKind as Kind};
 use botmesh_core::kv::{Expect, Outcome};
 use botmesh_redis_store::{RedisConfig, RedisStore};
 use botmesh_test_servers::{Cluster, Options, Redis};
 
 use crate::tools::{Kv, create, get, put, refused, until};
-use crate::turns::{enter, replica_at, short, take};
 
 /// The master that has not this slot.
 fn other(cluster: &Cluster, slot: u16) -> &Redis {
@@ -92,19 +90,4 @@ async fn a_node_of_a_cluster_is_no_single_server() {
     let error = refused(cluster.nodes()[0].url(), RedisConfig::default()).await;
     assert_eq!(error.kind(), Kind::Misuse);
     assert!(error.to_string().contains("redis-cluster://"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d10_turns_go_from_replica_to_replica_on_a_cluster() {
-    let cluster = Cluster::start(&Options::new(), 3, 0).unwrap();
-    let (a, b) = (replica_at(&cluster.url(), short()).await, replica_at(&cluster.url(), short()).await);
-    for chat in 0..20 {
-        let key = format!("chat{chat}");
-        let held = take(&a, &key).await;
-        let mut next = enter(&b, &key).await;
-        held.release();
-        assert_eq!(next.granted().await.unwrap().previous_holder(), Some(&a.session()));
-    }
-    a.close().await;
-    b.close().await;
 }

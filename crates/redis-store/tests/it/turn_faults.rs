@@ -102,7 +102,7 @@ async fn c05_forged_pushes_give_no_turn() {
     let held = take(&a, "ana").await;
     let mut ticket = enter(&b, "ana").await;
     let session = b.session().as_str().to_owned();
-    let channel = format!("{{botmesh:turns:0}}:wake:{}", session.split('.').next().unwrap());
+    let channel = format!("{{botmesh:turns:wake}}:{}", session.split('.').next().unwrap());
     let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap().text().unwrap();
     let texts = [
         format!("g|other|{session}|1|7||ana"),

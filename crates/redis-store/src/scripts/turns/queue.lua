@@ -5,6 +5,8 @@
 
 local tag = string.sub(KEYS[1], 1, -6)
 local key = string.sub(KEYS[2], #tag + 7)
+-- The channels of the replicas are those of all buckets.
+local wake = string.match(tag, '^(.*:)%d+}:$') .. 'wake}:'
 
 local function session_of(member)
   return string.match(member, '^(.*):')
@@ -45,7 +47,7 @@ end
 local function push(kind, member, number, previous)
   local session, seq = string.match(member, '^(.*):(%d+)$')
   local text = table.concat({kind, epoch, session, seq, digits(number), previous or '', key}, '|')
-  redis.pcall('PUBLISH', tag .. 'wake:' .. string.match(session, '^[^.]*'), text)
+  redis.pcall('PUBLISH', wake .. string.match(session, '^[^.]*'), text)
 end
 
 local function tell(member, number, previous)

@@ -1,0 +1,157 @@
+//! Turns on a Cluster: each bucket of keys is on one node, and what becomes of one node is of no interest to the others.
+
+use std::time::Duration;
+
+use botmesh_core::coordinator::{Coordinator, Turn};
+use botmesh_core::error::{LeaseLostReason, StoreErrorKind as Kind};
+use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
+use botmesh_test_servers::{Cluster, Options, Redis};
+
+use crate::turns::{enter, replica_at, short, take, until};
+
+fn cluster() -> Cluster {
+    Cluster::start(&Options::new(), 3, 0).unwrap()
+}
+
+/// A lease that nobody waits for, nor for the repair of a push that was lost.
+fn endless() -> RedisCoordinatorConfig {
+    RedisCoordinatorConfig::default().with_lease(Duration::from_secs(600))
+}
+
+/// Whether a node has the tickets of a key.
+fn has(node: &Redis, key: &str) -> bool {
+    let pattern = format!("{{botmesh:turns:*}}:queue:{key}");
+    !node.command(&["KEYS", &pattern]).unwrap().items().is_empty()
+}
+
+/// How many scripts a node has run.
+fn scripts(node: &Redis) -> u64 {
+    let stats = node.command(&["INFO", "commandstats"]).unwrap().text().unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Takes the turns of some chats; at each node there are some of them.
+async fn take_some(replica: &RedisCoordinator) -> Vec<(String, Turn)> {
+    let mut turns = Vec::new();
+    for chat in 0..40 {
+        let key = format!("chat{chat}");
+        turns.push((key.clone(), take(replica, &key).await));
+    }
+    turns
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d10_turns_are_pushed_from_replica_to_replica_by_every_node() {
+    let cluster = cluster();
+    let (a, b) = (replica_at(&cluster.url(), endless()).await, replica_at(&cluster.url(), endless()).await);
+    let held = take_some(&a).await;
+    for node in cluster.nodes() {
+        let keys = held.iter().filter(|(key, _)| has(node, key)).count();
+        assert!(keys >= 5, "a node has {keys} keys of {}", held.len());
+    }
+    for (key, turn) in held {
+        let mut next = enter(&b, &key).await;
+        turn.release();
+        let next = next.granted().await.unwrap();
+        assert_eq!(next.previous_holder(), Some(turn.session()));
+        assert!(next.fence() > turn.fence());
+    }
+    a.close().await;
+    b.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_work_is_spread_over_the_masters() {
+    let cluster = cluster();
+    let a = replica_at(&cluster.url(), endless()).await;
+    drop(take_some(&a).await);
+    let before: Vec<_> = cluster.nodes().iter().map(scripts).collect();
+    for chat in 0..300 {
+        take(&a, &format!("chat{chat}")).await.release();
+    }
+    let calls = || cluster.nodes().iter().zip(&before).map(|(node, before)| scripts(node) - before);
+    until("every turn is given back", || calls().sum::<u64>() >= 600).await;
+    let each: Vec<_> = calls().collect();
+    assert!(each.iter().all(|calls| *calls > 100), "the nodes ran {each:?} scripts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_is_not_used_any_more_costs_nothing() {
+    let cluster = cluster();
+    let config = short().with_lease(Duration::from_secs(1)).with_idle_ttl(Duration::from_secs(1));
+    let a = replica_at(&cluster.url(), config).await;
+    let (kept, turns) = (take(&a, "ana").await, take_some(&a).await);
+    let sessions: Vec<_> = turns.iter().map(|(_, turn)| turn.session().clone()).collect();
+    drop(turns);
+    let open = || {
+        let states = cluster.nodes().iter().flat_map(|node| {
+            let states = node.command(&["KEYS", "{botmesh:turns:*}:state"]).unwrap();
+            let keys: Vec<_> = states.items().iter().map(|key| key.text().unwrap()).collect();
+            keys.into_iter().map(move |key| node.command(&["HGETALL", &key]).unwrap())
+        });
+        let ends = states.filter(|state| {
+            let fields: Vec<_> = state.items().iter().map(|field| field.text().unwrap()).collect();
+            let get =
+                |name: &str| fields.chunks(2).find(|pair| pair[0].starts_with(name)).unwrap()[1].clone();
+            get("l") < get("s:")
+        });
+        ends.count()
+    };
+    until("the sessions of idle buckets have ended", || open() <= 2).await;
+    assert_eq!(kept.check(), Ok(()));
+    let again = take(&a, "chat1").await;
+    assert!(!sessions.contains(again.session()), "a session that ended never comes back");
+    assert_eq!(again.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e01_lost_data_of_one_node_ends_the_turns_of_its_buckets_alone() {
+    let cluster = cluster();
+    let a = replica_at(&cluster.url(), short()).await;
+    let held = take_some(&a).await;
+    let (lost, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(|(key, _)| has(&cluster.nodes()[1], key));
+    assert!(!lost.is_empty() && !kept.is_empty());
+    cluster.nodes()[1].command(&["FLUSHALL"]).unwrap();
+    for (key, turn) in &lost {
+        assert_eq!(turn.lost().await.reason, LeaseLostReason::DataLoss, "{key}");
+    }
+    for (key, turn) in &lost {
+        assert!(take(&a, key).await.fence() > turn.fence(), "{key}");
+    }
+    for (key, turn) in &kept {
+        assert_eq!(turn.check(), Ok(()), "{key}");
+        turn.release();
+        assert_eq!(take(&a, key).await.previous_holder(), Some(turn.session()), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn h05_another_number_of_buckets_is_refused() {
+    let cluster = cluster();
+    let slot = cluster.slot_of("{botmesh}:layout:turns").unwrap();
+    let record =
+        ["HSET", "{botmesh}:layout:turns", "format", "1", "buckets", "128", "hash", "fnv1a64-folded"];
+    cluster.owner_of(slot).unwrap().command(&record).unwrap();
+    let error = RedisCoordinator::connect(&cluster.url(), "botmesh").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Incompatible);
+    assert!(error.to_string().contains("buckets is 128 there and 64 here"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a13_locks_are_in_the_buckets_of_their_keys() {
+    let cluster = cluster();
+    let (a, b) = (replica_at(&cluster.url(), short()).await, replica_at(&cluster.url(), short()).await);
+    let ttl = Duration::from_secs(60);
+    for job in 0..20 {
+        let key = format!("job{job}");
+        let fence = a.acquire_lock_fenced(&key, "t1", ttl).await.unwrap().unwrap();
+        assert_eq!(b.acquire_lock_fenced(&key, "t2", ttl).await.unwrap(), None);
+        assert_eq!(a.renew_lock(&key, "t1", ttl).await.unwrap(), Some(fence));
+        assert!(b.release_lock(&key, "t1").await.unwrap());
+        assert!(b.acquire_lock_fenced(&key, "t2", ttl).await.unwrap() > Some(fence));
+    }
+    for node in cluster.nodes() {
+        assert!(!node.command(&["KEYS", "{botmesh:turns:*}:lock:*"]).unwrap().items().is_empty());
+    }
+}
