@@ -61,6 +61,15 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// What comes within 30 s.
+#[expect(clippy::disallowed_methods, reason = "a real server answers in real time")]
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let Ok(done) = tokio::time::timeout(Duration::from_secs(30), work).await else {
+        panic!("{what}: not within 30 s")
+    };
+    done
+}
+
 /// Waits until the server answers again.
 pub(crate) async fn until_served(kv: &Kv) {
     until("a call that is served", async || match kv.get(&["any".into()]).await {

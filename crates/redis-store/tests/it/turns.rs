@@ -5,9 +5,9 @@ use std::time::Duration;
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, Turn};
 use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason, StoreErrorKind as Kind};
 use botmesh_redis_store::{RedisConfig, RedisCoordinator, RedisCoordinatorConfig};
-use botmesh_test_servers::Redis;
+use botmesh_test_servers::{Direction, Flow, Proxy, Redis};
 
-use crate::tools::{open, server};
+use crate::tools::{open, server, soon};
 
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
 const STATE: &str = "{botmesh:turns:0}:state";
@@ -70,7 +70,7 @@ async fn b11_tickets_are_served_in_order_across_replicas() {
     let redis = server();
     let replicas = [replica(&redis).await, replica(&redis).await];
     let mut tickets = Vec::new();
-    for number in 0..200 {
+    for number in 0..1000 {
         tickets.push(enter(&replicas[number % 2], "ana").await);
     }
     assert!(tickets.is_sorted_by(|one, other| one.fence() < other.fence()));
@@ -86,7 +86,7 @@ async fn b11_tickets_are_served_in_order_across_replicas() {
     });
     futures_util::future::join_all(serve).await;
     let served = served.into_inner().unwrap();
-    assert_eq!(served.len(), 200);
+    assert_eq!(served.len(), 1000);
     assert!(served.is_sorted_by(|one, other| one < other));
     until("the queue is empty", || tickets_of(&redis) == 0).await;
 }
@@ -101,14 +101,26 @@ async fn b13_who_releases_goes_to_the_end_of_the_queue() {
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let (mut mine, mut theirs) = (enter(&a, "ana").await, enter(&b, "ana").await);
     let mut last = None;
-    for _ in 0..50 {
+    for round in 0..50 {
         let turn = mine.granted().await.unwrap();
         assert_eq!(turn.previous_holder(), last.as_ref());
         last = Some(turn.session().clone());
-        mine = enter(if *turn.session() == a.session() { &a } else { &b }, "ana").await;
-        turn.release();
+        let own = if *turn.session() == a.session() { &a } else { &b };
+        // Whichever of the two is first at the server.
+        if round % 2 == 0 {
+            turn.release();
+            mine = enter(own, "ana").await;
+        } else {
+            mine = enter(own, "ana").await;
+            turn.release();
+        }
         std::mem::swap(&mut mine, &mut theirs);
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real server answers in real time")]
+async fn take_within(limit: Duration, replica: &RedisCoordinator, key: &str) -> bool {
+    tokio::time::timeout(limit, take(replica, key)).await.is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,6 +145,14 @@ async fn b03_dropped_waits_leave_no_ticket() {
     });
     futures_util::future::join_all(calls).await;
     until("the queue has the holder alone", || tickets_of(&redis) == 1).await;
+    // And over a network that is so slow that requests are under way when their callers give up.
+    let proxy = Proxy::start(redis.address()).unwrap();
+    let b = replica_at(&redis.url_at(proxy.address()), short()).await;
+    proxy.set(Direction::ToServer, Flow::Delay(Duration::from_millis(5)));
+    proxy.set(Direction::ToClient, Flow::Delay(Duration::from_millis(5)));
+    let calls = (0..100).map(|_| take_within(Duration::from_millis(10), &b, "ana"));
+    assert_eq!(futures_util::future::join_all(calls).await, [false; 100]);
+    until("the queue has the holder alone again", || tickets_of(&redis) == 1).await;
     held.release();
     until("the queue is empty", || tickets_of(&redis) == 0).await;
 }
@@ -140,15 +160,20 @@ async fn b03_dropped_waits_leave_no_ticket() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b15_a_wait_that_takes_too_long_fails_and_leaves_no_ticket() {
     let redis = server();
-    let a = replica(&redis).await;
+    let (a, c) = (replica(&redis).await, replica(&redis).await);
     let b = replica_at(redis.url(), short().with_turn_wait(Duration::from_millis(100))).await;
     let held = take(&a, "ana").await;
-    let refused = enter(&b, "ana").await.granted().await.unwrap_err();
+    let mut impatient = enter(&b, "ana").await;
+    let mut next = enter(&c, "ana").await;
+    let refused = impatient.granted().await.unwrap_err();
     assert_eq!(refused.reason, Reason::Timeout);
-    let mut next = enter(&a, "ana").await;
+    assert!(refused.source.unwrap().to_string().contains("did not come within 100ms"));
     until("the ticket is gone", || tickets_of(&redis) == 2).await;
+    assert_eq!(impatient.granted().await.unwrap_err().reason, Reason::Down);
     held.release();
-    next.granted().await.unwrap();
+    let turn = next.granted().await.unwrap();
+    assert_eq!(turn.previous_holder(), Some(&a.session()), "the one that gave up never held it");
+    take(&b, "bea").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,15 +190,21 @@ async fn a_queue_is_bounded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c03_no_push_is_missed_by_a_replica_that_has_just_started() {
     let redis = server();
-    let a = replica(&redis).await;
-    for _ in 0..20 {
-        let held = take(&a, "ana").await;
-        let b = replica(&redis).await;
-        let mut ticket = enter(&b, "ana").await;
-        held.release();
-        ticket.granted().await.unwrap();
-        b.close().await;
-    }
+    // A lease within which nobody asks for a push that was missed.
+    let start = || replica_at(redis.url(), short().with_lease(Duration::from_secs(600)));
+    let a = start().await;
+    let starts = (0..8).map(async |task| {
+        for round in 0..25 {
+            let key = format!("chat{task}-{round}");
+            let held = take(&a, &key).await;
+            let b = start().await;
+            let mut ticket = enter(&b, &key).await;
+            held.release();
+            soon("the push", ticket.granted()).await.unwrap();
+            b.close().await;
+        }
+    });
+    futures_util::future::join_all(starts).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,7 +212,7 @@ async fn c09_turns_that_nobody_else_waits_for_push_nothing() {
     let redis = server();
     let a = replica(&redis).await;
     let before = publishes(&redis);
-    for at in 0..500 {
+    for at in 0..5000 {
         take(&a, &format!("chat{}", at % 7)).await.release();
     }
     let (held, mut next) = (take(&a, "ana").await, enter(&a, "ana").await);
@@ -194,14 +225,26 @@ async fn c09_turns_that_nobody_else_waits_for_push_nothing() {
 async fn e03_idle_keys_cost_nothing_after_their_time() {
     let redis = server();
     let a = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
-    for at in 0..100 {
-        take(&a, &format!("chat{at}")).await.release();
-    }
-    let held = take(&a, "ana").await;
+    let b = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
+    let memory = || redis.info("used_memory_dataset").unwrap().unwrap().parse::<u64>().unwrap();
+    let (before, held) = (memory(), take(&a, "ana").await);
+    let tasks = (0..32).map(async |task| {
+        for at in 0..625 {
+            let key = format!("chat{task}-{at}");
+            let turn = take(&a, &key).await;
+            // Some have a waiter, some end by it.
+            let waiting = if at % 5 == 0 { Some(enter(&b, &key).await) } else { None };
+            turn.release();
+            drop(waiting);
+        }
+    });
+    futures_util::future::join_all(tasks).await;
     let size = || redis.command(&["DBSIZE"]).unwrap().int().unwrap();
     // The layouts of store and turns, the sessions, and the one that is held.
     until("the idle keys are gone", || size() == 4).await;
     assert_eq!(held.check(), Ok(()));
+    let after = memory();
+    assert!(after < before + 256 * 1024, "{before} bytes before, {after} after");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
