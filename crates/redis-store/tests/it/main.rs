@@ -13,5 +13,6 @@ mod restart;
 mod sentinel;
 mod tools;
 mod turn_faults;
+mod turn_late;
 mod turn_losses;
 mod turns;

@@ -1,0 +1,176 @@
+//! Turns over a network that loses, refuses or delays some requests: what comes too late has no effect, and nobody holds a
+//! turn that the server gives to others.
+
+use std::time::Duration;
+
+use botmesh_core::coordinator::{Coordinator, Turn};
+use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
+use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
+use botmesh_test_servers::{Direction, End, Flow, Proxy, Redis};
+
+use crate::tools::server;
+use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, tickets, until};
+
+/// What heartbeats, and the opening and closing of sessions, have alone: one key.
+const BEAT: &str = "$1\r\n1\r\n$23\r\n{botmesh:turns:0}:state";
+const REFUSED: &str = "-ERR not now\r\n";
+
+async fn behind(redis: &Redis, config: RedisCoordinatorConfig) -> (Proxy, RedisCoordinator) {
+    let proxy = Proxy::start_for_redis(redis.address()).unwrap();
+    let replica = replica_at(&redis.url_at(proxy.address()), config).await;
+    (proxy, replica)
+}
+
+/// Microseconds of the server's clock.
+fn server_time(redis: &Redis) -> u64 {
+    let time = redis.command(&["TIME"]).unwrap();
+    let part = |number: usize| time.items()[number].text().unwrap().parse::<u64>().unwrap();
+    part(0) * 1_000_000 + part(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_that_fail_cost_nothing_unless_none_arrives_in_time() {
+    let redis = server();
+    let config = || short().with_lease(LEASE * 4);
+    let (proxy, a) = behind(&redis, config()).await;
+    let b = replica_at(redis.url(), config()).await;
+    let (before, held) = (a.session(), take(&a, "ana").await);
+    let mut next = enter(&b, "ana").await;
+    let end = lease_end(&redis, &a);
+    proxy.answer(BEAT, REFUSED, 2).unwrap();
+    until("the lease is prolonged after two that were refused", || lease_end(&redis, &a) > end).await;
+    assert_eq!(proxy.traffic().answered, 2);
+    let end = lease_end(&redis, &a);
+    proxy.half_open(End::Server);
+    until("the lease is prolonged after one that was lost", || lease_end(&redis, &a) > end).await;
+    assert_eq!(held.check(), Ok(()));
+    assert!(futures_util::poll!(Box::pin(next.granted())).is_pending());
+    proxy.answer(BEAT, REFUSED, usize::MAX).unwrap();
+    let turn = next.granted().await.unwrap();
+    assert_eq!(held.check().unwrap_err().reason, LeaseLostReason::CoordinatorLost);
+    assert_eq!(turn.previous_holder(), Some(&before));
+    proxy.heal();
+    assert_ne!(*take(&a, "bea").await.session(), before);
+    assert_eq!(turn.check(), Ok(()), "it is taken over once");
+    assert_eq!(tickets(&redis, "ana").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_ends_before_the_server_gives_it_away_however_late_answers_come() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short().with_lease(LEASE * 4)).await;
+    let held = take(&a, "ana").await;
+    // Later than the margin, sooner than a command is given up.
+    proxy.set(Direction::ToClient, Flow::Delay(Duration::from_millis(800)));
+    let first = lease_end(&redis, &a);
+    until("a heartbeat", || lease_end(&redis, &a) > first).await;
+    proxy.answer(BEAT, REFUSED, usize::MAX).unwrap();
+    until("a heartbeat that is refused", || proxy.traffic().answered > 0).await;
+    let end = lease_end(&redis, &a);
+    loop {
+        let (now, checked) = (server_time(&redis), held.check());
+        assert!(now < end, "the lease is over and the turn is {checked:?}");
+        if let Err(lost) = checked {
+            assert_eq!(lost.reason, LeaseLostReason::CoordinatorLost);
+            break;
+        }
+    }
+    assert!(end - server_time(&redis) > 100_000, "it stops by a margin before");
+}
+
+/// Takes `ana`, begins what is to be late, and lets the other replica take `ana` over. Then what is late arrives.
+async fn late<F: Future>(redis: &Redis, begin: impl FnOnce(RedisCoordinator, Turn) -> F) -> RedisCoordinator {
+    let (proxy, a) = behind(redis, short()).await;
+    let b = replica(redis).await;
+    let (before, held) = (a.session(), take(&a, "ana").await);
+    let mut next = enter(&b, "ana").await;
+    let field = format!("s:{before}");
+    let lease = || redis.command(&["HGET", "{botmesh:turns:0}:state", &field]).unwrap().text().unwrap();
+    proxy.set(Direction::ToServer, Flow::Hold);
+    let mut work = Box::pin(begin(a.clone(), held));
+    let turn = tokio::select! {
+        turn = next.granted() => turn.unwrap(),
+        _ = &mut work => panic!("something is answered"),
+    };
+    assert_eq!(turn.previous_holder(), Some(&before));
+    let over = lease();
+    // The replica itself does nothing any more.
+    a.crash();
+    drop((work, a));
+    proxy.set(Direction::ToServer, Flow::Pass);
+    until("what was held is there", || proxy.traffic().open == 0).await;
+    assert_eq!(lease(), over, "a late heartbeat prolongs nothing");
+    assert_eq!(turn.check(), Ok(()));
+    assert_eq!(tickets(redis, "ana").len(), 1);
+    b
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_arrives_after_the_end_of_its_session_takes_no_ticket() {
+    let redis = server();
+    let b = late(&redis, async |a, _held| drop(a.enter("late").await)).await;
+    let queue = "{botmesh:turns:0}:queue:late";
+    assert_eq!(redis.command(&["EXISTS", queue]).unwrap().int(), Some(0), "{:?}", tickets(&redis, "late"));
+    assert_eq!(take(&b, "late").await.previous_holder(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_arrives_after_the_end_of_its_session_takes_no_turn_from_others() {
+    let redis = server();
+    late(&redis, async |a, held| {
+        held.release();
+        drop(a.enter("ana").await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_an_answer_that_is_understood_gives_a_turn() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short()).await;
+    take(&a, "ana").await.release();
+    until("the queue is empty", || tickets(&redis, "ana").is_empty()).await;
+    for answer in ["*1\r\n$1\r\nx\r\n", "*3\r\n$1\r\ne\r\n$7\r\ngranted\r\n$1\r\nx\r\n", ":1\r\n"] {
+        proxy.answer("queue:ana", answer, 1).unwrap();
+        let error = a.enter("ana").await.unwrap_err();
+        assert_eq!(error.reason, Reason::Down, "{answer}");
+        until("nothing is left", || tickets(&redis, "ana").is_empty()).await;
+    }
+    // The server grants it, and nobody knows.
+    proxy.set(Direction::ToClient, Flow::Hold);
+    let mut entering = a.enter("ana");
+    until("the ticket is there", || {
+        let mut entering = std::pin::pin!(&mut entering);
+        let waker = futures_util::task::noop_waker();
+        let polled = entering.as_mut().poll(&mut std::task::Context::from_waker(&waker));
+        assert!(polled.is_pending(), "no answer arrived");
+        tickets(&redis, "ana").len() == 1
+    })
+    .await;
+    proxy.set(Direction::ToClient, Flow::Pass);
+    entering.await.unwrap().granted().await.unwrap();
+    assert_eq!(tickets(&redis, "ana").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is promised")]
+async fn without_pushes_everybody_is_served_sooner_than_a_lease() {
+    let redis = server();
+    let config = || short().with_lease(LEASE * 4);
+    let a = replica_at(redis.url(), config()).await;
+    let (proxy, b) = behind(&redis, config()).await;
+    proxy.drop_pushes(true).unwrap();
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for chat in 0..20 {
+        let key = format!("chat{chat}");
+        held.push(take(&a, &key).await);
+        waiting.extend([enter(&b, &key).await, enter(&b, &key).await]);
+    }
+    let released = std::time::Instant::now();
+    drop(held);
+    let served = waiting.iter_mut().map(async |ticket| drop(ticket.granted().await.unwrap()));
+    futures_util::future::join_all(served).await;
+    let took = released.elapsed();
+    assert!(took < LEASE * 3, "{took:?}; they ask after a third of the lease");
+    assert!(proxy.traffic().pushes_lost >= 20);
+}
