@@ -15,4 +15,5 @@ mod tools;
 mod turn_faults;
 mod turn_late;
 mod turn_losses;
+mod turn_server;
 mod turns;

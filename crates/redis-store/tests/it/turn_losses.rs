@@ -7,10 +7,10 @@ use botmesh_redis_store::RedisCoordinator;
 use botmesh_test_servers::{Direction, Flow, Options, Persistence, Proxy, Redis};
 
 use crate::tools::server;
-use crate::turns::{enter, replica, replica_at, short, take, tickets, until};
+use crate::turns::{LEASE, enter, replica, replica_at, short, take, tickets, until};
 
 /// Takes a turn, however often the replica has to try.
-async fn take_in_the_end(replica: &RedisCoordinator, key: &str) -> Turn {
+pub(crate) async fn take_in_the_end(replica: &RedisCoordinator, key: &str) -> Turn {
     loop {
         if let Ok(mut ticket) = replica.enter(key).await
             && let Ok(turn) = ticket.granted().await
@@ -57,7 +57,8 @@ async fn d16_a_server_that_stands_still_ends_the_turns_before_it_gives_them_away
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d18_a_server_that_is_killed_and_started_again_from_its_files_loses_no_ticket() {
     let redis = Redis::start(&Options::new().with_persistence(Persistence::Always)).unwrap();
-    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let start = || replica_at(redis.url(), short().with_lease(LEASE * 4));
+    let (a, b) = (start().await, start().await);
     let held = take(&a, "ana").await;
     let mut next = enter(&b, "ana").await;
     redis.kill().unwrap();

@@ -10,7 +10,7 @@ use botmesh_test_servers::{Direction, Flow, Proxy, Redis};
 use crate::tools::{open, server, soon};
 
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
-const STATE: &str = "{botmesh:turns:0}:state";
+pub(crate) const STATE: &str = "{botmesh:turns:0}:state";
 
 pub(crate) fn short() -> RedisCoordinatorConfig {
     RedisCoordinatorConfig::default().with_lease(LEASE)

@@ -1,0 +1,196 @@
+//! Turns over a server that starts, pauses, is full of clients, loses some of its data, or whose clock is set.
+
+use botmesh_core::coordinator::{Coordinator, Fence};
+use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
+use botmesh_redis_store::{RedisConfig, RedisCoordinator};
+use botmesh_test_servers::{Cluster, Connection, Options, Persistence, Redis};
+
+use crate::tools::{server, soon};
+use crate::turn_losses::take_in_the_end;
+use crate::turns::{LEASE, STATE, enter, lease_end, replica, replica_at, short, take, tickets, until};
+
+async fn impatient(redis: &Redis) -> RedisCoordinator {
+    replica_at(redis.url(), short().with_turn_wait(std::time::Duration::from_millis(400))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_server_that_loads_its_data_for_longer_than_a_lease_is_waited_for() {
+    // Each command of its log takes a while.
+    let options = Options::new().with_persistence(Persistence::Always).with_setting("key-load-delay", "200");
+    let redis = Redis::start(&options).unwrap();
+    let (a, b, c) = (replica(&redis).await, replica(&redis).await, impatient(&redis).await);
+    let held = take(&a, "ana").await;
+    let mut next = enter(&b, "ana").await;
+    redis.command(&["EVAL", "for i = 1, 15000 do redis.call('INCR', 'n') end", "0"]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| redis.restart().unwrap());
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| {
+            runtime.block_on(async {
+                assert_eq!(held.lost().await.reason, LeaseLostReason::CoordinatorLost);
+                assert_eq!(c.enter("bea").await.unwrap_err().reason, Reason::Down);
+                let refused = redis.command(&["GET", "n"]).unwrap_err().to_string();
+                assert!(refused.starts_with("LOADING"), "it served before anything was seen: {refused}");
+            });
+        });
+    });
+    // Its log had the tickets; who held the turn is over.
+    assert!(held.check().is_err());
+    match next.granted().await {
+        Ok(turn) => assert_eq!(turn.check(), Ok(())),
+        Err(error) => assert_eq!(error.reason, Reason::Down),
+    }
+    drop(next);
+    assert!(take_in_the_end(&a, "ana").await.fence() > held.fence());
+    take_in_the_end(&c, "bea").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_lost_its_majority_ends_the_turns_and_serves_again_afterwards() {
+    let cluster = Cluster::start(&Options::new(), 3, 0).unwrap();
+    let a = replica_at(&cluster.url(), short()).await;
+    let impatient = short().with_turn_wait(std::time::Duration::from_millis(400));
+    let b = replica_at(&cluster.url(), impatient).await;
+    let held = take(&a, "ana").await;
+    // The node that has the turn goes on, and may not.
+    let has = |node: &&Redis| !node.command(&["KEYS", "*queue:ana"]).unwrap().items().is_empty();
+    let owner = cluster.nodes().iter().find(has).unwrap().address();
+    let others = || cluster.nodes().iter().filter(move |node| node.address() != owner);
+    others().for_each(|node| node.freeze().unwrap());
+    cluster.wait_until_down().unwrap();
+    assert_eq!(held.lost().await.reason, LeaseLostReason::CoordinatorLost);
+    assert_eq!(b.enter("ana").await.unwrap_err().reason, Reason::Down);
+    others().for_each(|node| node.thaw().unwrap());
+    cluster.wait_until_serving().unwrap();
+    let again = take_in_the_end(&b, "ana").await;
+    assert!(again.fence() > held.fence());
+    again.release();
+    take_in_the_end(&a, "ana").await;
+}
+
+fn number_of(owner: &mut Connection, section: &str, name: &str) -> u64 {
+    let text = owner.command(&["INFO", section]).unwrap().text().unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_too_many_clients_is_tried_with_patience_and_then_used_again() {
+    let redis = server();
+    let (a, b) = (replica(&redis).await, impatient(&redis).await);
+    let held = take(&a, "ana").await;
+    let mut owner = redis.connection().unwrap();
+    owner.command(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
+    owner.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+    owner.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    assert_eq!(held.lost().await.reason, LeaseLostReason::CoordinatorLost);
+    assert_eq!(b.enter("bea").await.unwrap_err().reason, Reason::Down);
+    // Two replicas with two connections each, which try again after up to 200 ms, for a bit more than a lease.
+    let tries = number_of(&mut owner, "stats", "rejected_connections");
+    assert!((4..200).contains(&tries), "they tried {tries} times");
+    owner.command(&["CONFIG", "SET", "maxclients", "100"]).unwrap();
+    assert!(take_in_the_end(&a, "ana").await.fence() > held.fence());
+    take_in_the_end(&b, "bea").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_of_the_server_ends_the_turns_that_it_outlasts_and_no_others() {
+    let redis = Redis::start(&Options::new().with_setting("enable-debug-command", "yes")).unwrap();
+    let short_lived = replica(&redis).await;
+    let config = short().with_lease(LEASE * 4);
+    let other = RedisConfig::default().with_prefix("other");
+    let long_lived = RedisCoordinator::connect_with(redis.url(), other, config).await.unwrap();
+    let (before, lost, kept) =
+        (long_lived.session(), take(&short_lived, "ana").await, take(&long_lived, "ana").await);
+    // As a large FLUSHALL, or the fork for a snapshot.
+    redis.command(&["DEBUG", "SLEEP", "2"]).unwrap();
+    assert_eq!(lost.lost().await.reason, LeaseLostReason::CoordinatorLost);
+    assert_eq!(kept.check(), Ok(()));
+    kept.release();
+    assert_eq!(take(&long_lived, "ana").await.previous_holder(), Some(&before));
+    assert_eq!(long_lived.session(), before);
+    assert!(take_in_the_end(&short_lived, "ana").await.fence() > lost.fence());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_and_has_its_log_goes_on_where_it_was() {
+    let redis = Redis::start(&Options::new().with_persistence(Persistence::EverySecond)).unwrap();
+    let start = || replica_at(redis.url(), short().with_lease(LEASE * 4));
+    let (a, b) = (start().await, start().await);
+    let held = take(&a, "ana").await;
+    let mut next = enter(&b, "ana").await;
+    redis.kill().unwrap();
+    redis.restart().unwrap();
+    // The system had what the disk had not.
+    assert_eq!(held.check(), Ok(()));
+    held.release();
+    let turn = soon("the turn", next.granted()).await.unwrap();
+    assert_eq!(turn.previous_holder(), Some(&a.session()));
+    assert!(turn.fence() > held.fence());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_its_last_second_ends_the_turns_that_it_does_not_know() {
+    let redis = Redis::start(&Options::new().with_persistence(Persistence::EverySecond)).unwrap();
+    let (a, b) = (replica(&redis).await, replica(&redis).await);
+    let (before, known) = (a.session(), take(&a, "bea").await);
+    let files = redis.files().unwrap();
+    let forgotten = take(&a, "ana").await;
+    let mut next = enter(&b, "bea").await;
+    redis.restart_from(&files).unwrap();
+    assert_eq!(soon("the loss", forgotten.lost()).await.reason, LeaseLostReason::DataLoss);
+    assert_eq!(known.check().unwrap_err().reason, LeaseLostReason::DataLoss, "they have one session");
+    // The ticket of the other replica was forgotten too.
+    assert_eq!(soon("the loss", next.granted()).await.unwrap_err().reason, Reason::Down);
+    for (key, before) in [("ana", &forgotten), ("bea", &known)] {
+        let turn = take_in_the_end(&b, key).await;
+        assert!(turn.fence() > before.fence());
+    }
+    assert_ne!(a.session(), before);
+    take_in_the_end(&a, "ana").await;
+}
+
+/// Sets the clock of the server back, by so many microseconds, or forward: makes its data what it would be if the clock had
+/// been different until now.
+fn set_back(redis: &Redis, by: i64) {
+    let script = "
+        local state = redis.call('HGETALL', KEYS[1])
+        for i = 1, #state, 2 do
+          if state[i] ~= 'e' and state[i + 1] ~= '0' then
+            redis.call('HSET', KEYS[1], state[i], string.format('%.0f', state[i + 1] + ARGV[1]))
+          end
+        end
+        for _, queue in ipairs(redis.call('KEYS', ARGV[2])) do
+          local tickets = redis.call('ZRANGE', queue, 0, -1)
+          for _, ticket in ipairs(tickets) do
+            if string.sub(ticket, 1, 1) ~= '!' then redis.call('ZINCRBY', queue, ARGV[1], ticket) end
+          end
+        end";
+    let queues = "{botmesh:turns:0}:queue:*";
+    redis.command(&["EVAL", script, "1", STATE, &by.to_string(), queues]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_lets_fences_grow_and_leases_end_when_they_would() {
+    const HOUR: i64 = 3_600_000_000;
+    for by in [HOUR, -HOUR] {
+        let redis = server();
+        let (a, b, dead) = (replica(&redis).await, replica(&redis).await, replica(&redis).await);
+        let (held, _dies) = (take(&a, "ana").await, take(&dead, "bea").await);
+        let (mut next, mut heir) = (enter(&b, "ana").await, enter(&b, "bea").await);
+        let end = lease_end(&redis, &a);
+        dead.crash();
+        set_back(&redis, by);
+        let last = redis.command(&["HGET", STATE, "c"]).unwrap().text().unwrap().parse().unwrap();
+        assert!(take(&b, "eva").await.fence() > Fence(last), "fences go on growing");
+        let heir = soon("the turn of a dead replica", heir.granted()).await.unwrap();
+        assert_eq!(heir.previous_holder(), Some(&dead.session()));
+        let end = end.checked_add_signed(by).unwrap();
+        until("the lease is prolonged twice", || lease_end(&redis, &a) > end + 1_500_000).await;
+        assert_eq!(held.check(), Ok(()));
+        assert!(futures_util::poll!(Box::pin(next.granted())).is_pending(), "nobody else has it");
+        assert_eq!(tickets(&redis, "ana").len(), 2);
+        held.release();
+        soon("the turn", next.granted()).await.unwrap();
+    }
+}
