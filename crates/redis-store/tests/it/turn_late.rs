@@ -13,6 +13,8 @@ use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, ti
 
 /// What heartbeats, and the opening and closing of sessions, have alone: one key.
 const BEAT: &str = "$1\r\n1\r\n$23\r\n{botmesh:turns:0}:state";
+/// What a request for a ticket has alone.
+const ENTER: &str = "$4\r\nwait\r\n";
 const REFUSED: &str = "-ERR not now\r\n";
 
 async fn behind(redis: &Redis, config: RedisCoordinatorConfig) -> (Proxy, RedisCoordinator) {
@@ -131,7 +133,7 @@ async fn only_an_answer_that_is_understood_gives_a_turn() {
     take(&a, "ana").await.release();
     until("the queue is empty", || tickets(&redis, "ana").is_empty()).await;
     for answer in ["*1\r\n$1\r\nx\r\n", "*3\r\n$1\r\ne\r\n$7\r\ngranted\r\n$1\r\nx\r\n", ":1\r\n"] {
-        proxy.answer("queue:ana", answer, 1).unwrap();
+        proxy.answer(ENTER, answer, 1).unwrap();
         let error = a.enter("ana").await.unwrap_err();
         assert_eq!(error.reason, Reason::Down, "{answer}");
         until("nothing is left", || tickets(&redis, "ana").is_empty()).await;
@@ -148,8 +150,20 @@ async fn only_an_answer_that_is_understood_gives_a_turn() {
     })
     .await;
     proxy.set(Direction::ToClient, Flow::Pass);
-    entering.await.unwrap().granted().await.unwrap();
+    let turn = entering.await.unwrap().granted().await.unwrap();
     assert_eq!(tickets(&redis, "ana").len(), 1);
+    assert_eq!(turn.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_tried_again_is_not_passed_by_the_next_one_of_its_key() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short()).await;
+    take(&a, "ana").await.release();
+    proxy.answer(ENTER, "-LOADING not now\r\n", 1).unwrap();
+    let (first, second) = futures_util::join!(enter(&a, "ana"), enter(&a, "ana"));
+    assert_eq!(proxy.traffic().answered, 1);
+    assert!(first.fence() < second.fence());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
