@@ -113,7 +113,7 @@ async fn a_pause_of_the_server_ends_the_turns_that_it_outlasts_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_and_has_its_log_goes_on_where_it_was() {
+async fn a_server_that_is_killed_goes_on_where_its_log_ends() {
     let redis = Redis::start(&Options::new().with_persistence(Persistence::EverySecond)).unwrap();
     let start = || replica_at(redis.url(), short().with_lease(LEASE * 4));
     let (a, b) = (start().await, start().await);
@@ -121,12 +121,19 @@ async fn a_server_that_is_killed_and_has_its_log_goes_on_where_it_was() {
     let mut next = enter(&b, "ana").await;
     redis.kill().unwrap();
     redis.restart().unwrap();
-    // The system had what the disk had not.
-    assert_eq!(held.check(), Ok(()));
-    held.release();
-    let turn = soon("the turn", next.granted()).await.unwrap();
-    assert_eq!(turn.previous_holder(), Some(&a.session()));
-    assert!(turn.fence() > held.fence());
+    // While the disk is busy, the log may lack a second. What it has is as it was.
+    let known = tickets(&redis, "ana").len();
+    if known == 2 {
+        assert_eq!(held.check(), Ok(()));
+        held.release();
+        let turn = soon("the turn", next.granted()).await.unwrap();
+        assert_eq!(turn.previous_holder(), Some(held.session()));
+        assert!(turn.fence() > held.fence());
+    } else {
+        assert_eq!(soon("the loss", next.granted()).await.unwrap_err().reason, Reason::Down);
+        held.release();
+        assert!(take_in_the_end(&b, "ana").await.fence() > held.fence());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
