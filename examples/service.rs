@@ -1,6 +1,6 @@
 //! A shop's bot as a service: any number of replicas behind a load balancer, on one Redis.
 //!
-//! `cargo run --example service --features service`, then
+//! `cargo run --example service --features redis`, then
 //! `curl localhost:8080/messages --json '{"id": "1", "chat": "ana", "text": "order"}'`. What the bot answers is printed.
 //! Recipes that run it are in `deploy/`.
 
@@ -32,7 +32,13 @@ use tokio::sync::watch;
 #[derive(Clone, Parser)]
 struct Args {
     /// The Redis server that all replicas share
-    #[arg(long, env = "BOT_REDIS", value_name = "URL", default_value = "redis://127.0.0.1", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "BOT_REDIS",
+        value_name = "URL",
+        default_value = "redis://127.0.0.1",
+        hide_env_values = true
+    )]
     redis: String,
     /// The name of this replica; give it the same one after a restart
     #[arg(long, env = "BOT_INSTANCE", value_name = "NAME", default_value = "bot-1")]
@@ -46,22 +52,21 @@ struct Args {
 }
 
 /// A channel over HTTP: what is posted comes in, and what goes out is printed.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Http {
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    sink: Mutex<Option<Arc<dyn InboundSink>>>,
+    sink: Arc<Mutex<Option<Arc<dyn InboundSink>>>>,
     state: watch::Sender<ConnectionState>,
 }
 
 impl Http {
+    fn new() -> Self {
+        Self { sink: Arc::default(), state: watch::Sender::new(ConnectionState::Closed) }
+    }
+
     fn connect(&self, sink: Option<Arc<dyn InboundSink>>) {
         let state = if sink.is_some() { ConnectionState::Open } else { ConnectionState::Closed };
-        *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
-        self.shared.state.send_replace(state);
+        *self.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        self.state.send_replace(state);
     }
 }
 
@@ -76,7 +81,7 @@ impl Provider for Http {
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.shared.state.subscribe()
+        self.state.subscribe()
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
@@ -107,7 +112,7 @@ struct Message {
 
 /// 200 says that the message is journaled. At any other answer, post it again: to this replica or to another one.
 async fn message(State(http): State<Http>, Json(message): Json<Message>) -> (StatusCode, String) {
-    let sink = http.shared.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let sink = http.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(sink) = sink else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this replica takes no messages now\n".to_owned());
     };
@@ -133,8 +138,8 @@ async fn order(c: Conv) -> Result {
 fn router(http: Http, bot: Bot, lease: Duration) -> Router {
     let status = |fine| if fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     // Only while it runs may messages come; a replica that stops says so before it ends.
-    let ready = http.clone();
-    let is_ready = async move || status(*ready.shared.state.borrow() == ConnectionState::Open);
+    let state = http.connection();
+    let is_ready = async move || status(*state.borrow() == ConnectionState::Open);
     // A new start helps a process that hangs, not one whose server is away; so be patient.
     let is_alive = async move || {
         let beat = bot.coordination().and_then(|status| status.last_beat);
@@ -151,7 +156,7 @@ fn router(http: Http, bot: Bot, lease: Duration) -> Router {
 async fn run(args: Args) -> Result {
     let store = RedisStore::open(&args.redis).await?;
     let turns = store.coordinator_with(RedisCoordinatorConfig::default().with_lease(args.lease)).await?;
-    let http = Http::default();
+    let http = Http::new();
     let bot = Bot::builder()
         .provider(http.clone())
         .store(store.clone())

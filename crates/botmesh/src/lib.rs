@@ -90,6 +90,8 @@ mod pages {
     mod handover {}
     #[doc = include_str!("../../../docs/en/replicas.md")]
     mod replicas {}
+    #[doc = include_str!("../../../docs/en/deploy.md")]
+    mod deploy {}
     #[doc = include_str!("../../../docs/en/scheduler.md")]
     mod scheduler {}
 }

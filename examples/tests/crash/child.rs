@@ -11,17 +11,22 @@ use botmesh::core::time::{Clock, SystemClock};
 /// How long a child may take for anything before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-const BUILD: &str = "build it with `cargo build -p botmesh-examples --example appointments`";
-
 /// The example's binary. Cargo builds it before the package's tests, but not if only some of the tests are asked for.
 pub(crate) fn example() -> PathBuf {
+    built("appointments")
+}
+
+/// The binary of an example of this package.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let features = if cfg!(feature = "redis") { " --features redis" } else { "" };
+    let build = format!("build it with `cargo build -p botmesh-examples --example {name}{features}`");
     let test = std::env::current_exe().expect("the test has a path");
     let profile =
         test.parent().and_then(Path::parent).expect("the test lies in `deps` of the profile's folder");
-    let example = profile.join("examples/appointments");
-    assert!(example.exists(), "the example is missing; {BUILD}");
+    let example = profile.join("examples").join(name);
+    assert!(example.exists(), "the example is missing; {build}");
     if let Some(source) = newer_source(&example, &test) {
-        panic!("the example is older than {source}; {BUILD}");
+        panic!("the example is older than {source}; {build}");
     }
     example
 }

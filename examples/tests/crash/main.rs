@@ -7,6 +7,8 @@ mod inputs;
 mod kill;
 mod leases;
 mod poison;
+#[cfg(feature = "redis")]
+mod recipes;
 mod replica;
 #[cfg(feature = "redis")]
 mod replicas;
