@@ -42,7 +42,7 @@ async fn take_some(replica: &RedisCoordinator) -> Vec<(String, Turn)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d10_turns_are_pushed_from_replica_to_replica_by_every_node() {
+async fn turns_are_pushed_from_replica_to_replica_by_every_node() {
     let cluster = cluster();
     let (a, b) = (replica_at(&cluster.url(), endless()).await, replica_at(&cluster.url(), endless()).await);
     let held = take_some(&a).await;
@@ -106,7 +106,7 @@ async fn a_bucket_that_is_not_used_any_more_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e01_lost_data_of_one_node_ends_the_turns_of_its_buckets_alone() {
+async fn lost_data_of_one_node_ends_the_turns_of_its_buckets_alone() {
     let cluster = cluster();
     let a = replica_at(&cluster.url(), short()).await;
     let held = take_some(&a).await;
@@ -127,7 +127,7 @@ async fn e01_lost_data_of_one_node_ends_the_turns_of_its_buckets_alone() {
 }
 
 #[tokio::test]
-async fn h05_another_number_of_buckets_is_refused() {
+async fn another_number_of_buckets_is_refused() {
     let cluster = cluster();
     let slot = cluster.slot_of("{botmesh}:layout:turns").unwrap();
     let record =
@@ -139,7 +139,7 @@ async fn h05_another_number_of_buckets_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a13_locks_are_in_the_buckets_of_their_keys() {
+async fn locks_are_in_the_buckets_of_their_keys() {
     let cluster = cluster();
     let (a, b) = (replica_at(&cluster.url(), short()).await, replica_at(&cluster.url(), short()).await);
     let ttl = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use crate::tools::{checkpoint, conversation, open, server};
 use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, tickets, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d02_forgotten_scripts_are_sent_again() {
+async fn forgotten_scripts_are_sent_again() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     for _ in 0..3 {
@@ -31,7 +31,7 @@ async fn d02_forgotten_scripts_are_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d06_a_full_memory_refuses_tickets_and_takes_no_lease_away() {
+async fn a_full_memory_refuses_tickets_and_takes_no_lease_away() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let impatient = replica_at(redis.url(), short().with_turn_wait(Duration::from_millis(300))).await;
@@ -50,7 +50,7 @@ async fn d06_a_full_memory_refuses_tickets_and_takes_no_lease_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b05_a_request_whose_answer_is_lost_takes_one_ticket() {
+async fn a_request_whose_answer_is_lost_takes_one_ticket() {
     let redis = server();
     let proxy = Proxy::start(redis.address()).unwrap();
     let a = replica_at(&redis.url_at(proxy.address()), short()).await;
@@ -68,7 +68,7 @@ async fn b05_a_request_whose_answer_is_lost_takes_one_ticket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c01_lost_pushes_are_made_up_for() {
+async fn lost_pushes_are_made_up_for() {
     let redis = server();
     let proxy = Proxy::start_for_redis(redis.address()).unwrap();
     let (a, b) = (replica(&redis).await, replica_at(&redis.url_at(proxy.address()), short()).await);
@@ -84,7 +84,7 @@ async fn c01_lost_pushes_are_made_up_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c07_a_subscriber_that_is_thrown_out_comes_back_and_asks() {
+async fn a_subscriber_that_is_thrown_out_comes_back_and_asks() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     for _ in 0..5 {
@@ -99,7 +99,7 @@ async fn c07_a_subscriber_that_is_thrown_out_comes_back_and_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c05_forged_pushes_give_no_turn() {
+async fn forged_pushes_give_no_turn() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let held = take(&a, "ana").await;
@@ -126,7 +126,7 @@ async fn c05_forged_pushes_give_no_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c05_a_ticket_that_its_replica_does_not_know_is_given_back_when_others_wait() {
+async fn a_ticket_that_its_replica_does_not_know_is_given_back_when_others_wait() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     // What a request leaves that was carried out after its caller had given up.
@@ -139,7 +139,7 @@ async fn c05_a_ticket_that_its_replica_does_not_know_is_given_back_when_others_w
 /// Nothing but the threads of the coordinators runs meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "as handlers that block each thread of the runtime")]
-async fn a03_handlers_that_block_their_runtime_do_not_end_the_lease() {
+async fn handlers_that_block_their_runtime_do_not_end_the_lease() {
     let redis = server();
     let store = open(&redis).await;
     let (a, b) = (store.coordinator_with(short()).await.unwrap(), replica(&redis).await);
@@ -169,7 +169,7 @@ async fn a03_handlers_that_block_their_runtime_do_not_end_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d24_a_foreign_key_is_told_and_left_as_it_is() {
+async fn a_foreign_key_is_told_and_left_as_it_is() {
     let redis = server();
     let a = replica(&redis).await;
     let foreign = |key: &str| {

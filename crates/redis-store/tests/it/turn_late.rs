@@ -9,6 +9,7 @@ use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
 use botmesh_test_servers::{Direction, End, Flow, Proxy, Redis};
 
 use crate::tools::server;
+use crate::turn_losses::take_in_the_end;
 use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, tickets, until};
 
 /// What heartbeats, and the opening and closing of sessions, have alone: one key.
@@ -62,6 +63,11 @@ async fn a_turn_ends_before_the_server_gives_it_away_however_late_answers_come()
     let redis = server();
     let (proxy, a) = behind(&redis, short().with_lease(LEASE * 4)).await;
     let held = take(&a, "ana").await;
+    // Then the server knows the script, and it is one request.
+    let other = replica(&redis).await;
+    take(&other, "bea").await;
+    let first = lease_end(&redis, &other);
+    until("a heartbeat of another replica", || lease_end(&redis, &other) > first).await;
     // Later than the margin, sooner than a command is given up.
     proxy.set(Direction::ToClient, Flow::Delay(Duration::from_millis(800)));
     let first = lease_end(&redis, &a);
@@ -84,6 +90,9 @@ async fn a_turn_ends_before_the_server_gives_it_away_however_late_answers_come()
 async fn late<F: Future>(redis: &Redis, begin: impl FnOnce(RedisCoordinator, Turn) -> F) -> RedisCoordinator {
     let (proxy, a) = behind(redis, short()).await;
     let b = replica(redis).await;
+    // The server knows each script, so that what is late is carried out.
+    take(&a, "ana").await.release();
+    until("the release", || tickets(redis, "ana").is_empty()).await;
     let (before, held) = (a.session(), take(&a, "ana").await);
     let mut next = enter(&b, "ana").await;
     let field = format!("s:{before}");
@@ -124,6 +133,21 @@ async fn what_arrives_after_the_end_of_its_session_takes_no_turn_from_others() {
         drop(a.enter("ana").await);
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_loss_of_all_data_nobody_is_given_what_a_replica_that_is_cut_off_may_still_have() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short()).await;
+    let b = replica(&redis).await;
+    let held = take(&a, "ana").await;
+    let end = lease_end(&redis, &a);
+    until("a new lease", || lease_end(&redis, &a) > end).await;
+    proxy.set(Direction::ToServer, Flow::Hold);
+    redis.command(&["FLUSHALL"]).unwrap();
+    let turn = take_in_the_end(&b, "ana").await;
+    assert_eq!(held.check().unwrap_err().reason, LeaseLostReason::CoordinatorLost);
+    assert!(turn.fence() > held.fence());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,7 +27,7 @@ async fn behind_a_proxy(redis: &Redis) -> (Proxy, RedisCoordinator) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e01_a11_lost_data_is_told_and_waited_out() {
+async fn lost_data_is_told_and_waited_out() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let (before, held) = (a.session(), take(&a, "ana").await);
@@ -42,7 +42,7 @@ async fn e01_a11_lost_data_is_told_and_waited_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d16_a_server_that_stands_still_ends_the_turns_before_it_gives_them_away() {
+async fn a_server_that_stands_still_ends_the_turns_before_it_gives_them_away() {
     let redis = server();
     let a = replica(&redis).await;
     let (before, held) = (a.session(), take(&a, "ana").await);
@@ -55,7 +55,7 @@ async fn d16_a_server_that_stands_still_ends_the_turns_before_it_gives_them_away
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d18_a_server_that_is_killed_and_started_again_from_its_files_loses_no_ticket() {
+async fn a_server_that_is_killed_and_started_again_from_its_files_loses_no_ticket() {
     let redis = Redis::start(&Options::new().with_persistence(Persistence::Always)).unwrap();
     let start = || replica_at(redis.url(), short().with_lease(LEASE * 4));
     let (a, b) = (start().await, start().await);
@@ -70,7 +70,7 @@ async fn d18_a_server_that_is_killed_and_started_again_from_its_files_loses_no_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d18_a_server_that_is_started_again_empty_has_lost_its_data() {
+async fn a_server_that_is_started_again_empty_has_lost_its_data() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let held = take(&a, "ana").await;
@@ -81,7 +81,7 @@ async fn d18_a_server_that_is_started_again_empty_has_lost_its_data() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a05_d22_what_arrives_late_revives_nothing() {
+async fn what_arrives_late_revives_nothing() {
     let redis = server();
     let (proxy, a) = behind_a_proxy(&redis).await;
     let b = replica(&redis).await;
@@ -109,7 +109,7 @@ async fn a05_d22_what_arrives_late_revives_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a09_a_server_that_refuses_heartbeats_ends_the_turns_in_time() {
+async fn a_server_that_refuses_heartbeats_ends_the_turns_in_time() {
     let redis = server();
     let a = replica(&redis).await;
     let held = take(&a, "ana").await;
@@ -120,7 +120,7 @@ async fn a09_a_server_that_refuses_heartbeats_ends_the_turns_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b01_dead_waiters_and_dead_holders_are_skipped() {
+async fn dead_waiters_and_dead_holders_are_skipped() {
     let redis = server();
     let (proxy, dead) = behind_a_proxy(&redis).await;
     let (a, c) = (replica(&redis).await, replica(&redis).await);

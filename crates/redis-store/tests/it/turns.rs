@@ -66,7 +66,7 @@ fn publishes(redis: &Redis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b11_tickets_are_served_in_order_across_replicas() {
+async fn tickets_are_served_in_order_across_replicas() {
     let redis = server();
     let replicas = [replica(&redis).await, replica(&redis).await];
     let mut tickets = Vec::new();
@@ -96,7 +96,7 @@ fn tickets_of(redis: &Redis) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b13_who_releases_goes_to_the_end_of_the_queue() {
+async fn who_releases_goes_to_the_end_of_the_queue() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let (mut mine, mut theirs) = (enter(&a, "ana").await, enter(&b, "ana").await);
@@ -124,7 +124,7 @@ async fn take_within(limit: Duration, replica: &RedisCoordinator, key: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b03_dropped_waits_leave_no_ticket() {
+async fn dropped_waits_leave_no_ticket() {
     let redis = server();
     let a = replica(&redis).await;
     let held = take(&a, "ana").await;
@@ -158,7 +158,7 @@ async fn b03_dropped_waits_leave_no_ticket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b15_a_wait_that_takes_too_long_fails_and_leaves_no_ticket() {
+async fn a_wait_that_takes_too_long_fails_and_leaves_no_ticket() {
     let redis = server();
     let (a, c) = (replica(&redis).await, replica(&redis).await);
     let b = replica_at(redis.url(), short().with_turn_wait(Duration::from_millis(100))).await;
@@ -188,7 +188,7 @@ async fn a_queue_is_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c03_no_push_is_missed_by_a_replica_that_has_just_started() {
+async fn no_push_is_missed_by_a_replica_that_has_just_started() {
     let redis = server();
     // A lease within which nobody asks for a push that was missed.
     let start = || replica_at(redis.url(), short().with_lease(Duration::from_secs(600)));
@@ -208,7 +208,7 @@ async fn c03_no_push_is_missed_by_a_replica_that_has_just_started() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c09_turns_that_nobody_else_waits_for_push_nothing() {
+async fn turns_that_nobody_else_waits_for_push_nothing() {
     let redis = server();
     let a = replica(&redis).await;
     let before = publishes(&redis);
@@ -222,7 +222,7 @@ async fn c09_turns_that_nobody_else_waits_for_push_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e03_idle_keys_cost_nothing_after_their_time() {
+async fn idle_keys_cost_nothing_after_their_time() {
     let redis = server();
     let a = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
     let b = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
@@ -248,7 +248,7 @@ async fn e03_idle_keys_cost_nothing_after_their_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn e11_fences_begin_above_what_the_store_has_seen() {
+async fn fences_begin_above_what_the_store_has_seen() {
     let redis = server();
     let future = Fence(5_000_000_000_000_000);
     let a = replica_at(redis.url(), short().with_floor(future)).await;
@@ -269,7 +269,7 @@ async fn e11_fences_begin_above_what_the_store_has_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn h07_a_clean_stop_hands_over_at_once() {
+async fn a_clean_stop_hands_over_at_once() {
     let redis = server();
     // A lease that nobody would wait for.
     let config = || short().with_lease(Duration::from_secs(600));
@@ -313,7 +313,7 @@ async fn a_coordinator_ends_with_its_last_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a13_a_lock_is_released_and_prolonged_by_its_token_alone() {
+async fn a_lock_is_released_and_prolonged_by_its_token_alone() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let (ttl, short) = (Duration::from_secs(60), Duration::from_millis(1));
@@ -334,7 +334,7 @@ async fn a13_a_lock_is_released_and_prolonged_by_its_token_alone() {
 }
 
 #[tokio::test]
-async fn h05_another_layout_is_refused() {
+async fn another_layout_is_refused() {
     let redis = server();
     redis.command(&["HSET", "{botmesh}:layout:turns", "format", "1", "buckets", "64"]).unwrap();
     let error = RedisCoordinator::connect(redis.url(), "botmesh").await.unwrap_err();
