@@ -10,7 +10,7 @@ use botmesh_redis_store::RedisCoordinator;
 use botmesh_test_servers::Proxy;
 
 use crate::tools::{checkpoint, conversation, open, server};
-use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, tickets, until};
+use crate::turns::{LEASE, channel_of, enter, lease_end, replica, replica_at, short, take, tickets, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_are_sent_again() {
@@ -105,7 +105,7 @@ async fn forged_pushes_give_no_turn() {
     let held = take(&a, "ana").await;
     let mut ticket = enter(&b, "ana").await;
     let session = b.session().as_str().to_owned();
-    let channel = format!("{{botmesh:turns:wake}}:{}", session.split('.').next().unwrap());
+    let channel = channel_of(&b);
     let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap().text().unwrap();
     let texts = [
         format!("g|other|{session}|1|7||ana"),
