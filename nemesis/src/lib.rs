@@ -2,3 +2,6 @@
 
 pub mod check;
 pub mod history;
+pub mod link;
+pub mod replica;
+pub mod world;

@@ -1,6 +1,7 @@
 //! The project's only scripts: `cargo xtask COMMAND`, one module for each command.
 
 mod bench;
+mod chaos;
 mod conformance;
 mod deny;
 mod shell;
@@ -27,6 +28,7 @@ enum Command {
     Test(test::Args),
     Conformance(conformance::Args),
     Simulate(simulate::Args),
+    Chaos(chaos::Args),
     Bench(bench::Args),
     Tidy(tidy::Args),
 }
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&workspace, &args),
         Command::Conformance(args) => conformance::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Command::Simulate(args) => simulate::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
+        Command::Chaos(args) => chaos::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
         Command::Tidy(_) => tidy::check(&workspace).map(|()| ExitCode::SUCCESS),
     });

@@ -1,0 +1,157 @@
+//! The servers of a run, and a proxy for each replica where clients do not learn the servers' own addresses.
+
+use botmesh_test_servers::{Cluster, Options, Persistence, Proxy, Redis, Result, Sentinel};
+use clap::ValueEnum;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Which servers a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServerKind {
+    /// One server, with another one that copies it and can take its place
+    Redis,
+    /// A master, two copies and three sentinels
+    Sentinel,
+    /// A Cluster of three masters, each with a copy
+    Cluster,
+}
+
+/// What the replicas of a run share.
+pub(super) enum Servers {
+    One(Box<Pair>),
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+}
+
+/// A server and its copy, behind a proxy for each replica.
+pub(super) struct Pair {
+    servers: [Redis; 2],
+    master: AtomicUsize,
+    pub(super) proxies: Vec<Proxy>,
+}
+
+impl Servers {
+    /// `keeps_all`: what a server has acknowledged survives its death.
+    pub(super) fn start(kind: ServerKind, replicas: usize, keeps_all: bool) -> Result<Self> {
+        let persistence = if keeps_all { Persistence::Always } else { Persistence::EverySecond };
+        let options = Options::new().with_persistence(persistence);
+        Ok(match kind {
+            ServerKind::Redis => Self::One(Box::new(Pair::start(&options, replicas)?)),
+            ServerKind::Sentinel => Self::Sentinel(Sentinel::start(&options, 2)?),
+            ServerKind::Cluster => Self::Cluster(Cluster::start(&options, 3, 1)?),
+        })
+    }
+
+    /// Where a replica finds them.
+    pub(super) fn url(&self, replica: usize) -> String {
+        match self {
+            Self::One(pair) => pair.master().url_at(pair.proxies[replica].address()),
+            Self::Sentinel(sentinel) => sentinel.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    /// Those that take writes.
+    pub(super) fn masters(&self) -> Result<Vec<&Redis>> {
+        match self {
+            Self::One(pair) => Ok(vec![pair.master()]),
+            Self::Sentinel(sentinel) => Ok(vec![sentinel.master()?]),
+            Self::Cluster(cluster) => {
+                let role = |node: &&Redis| node.info("role").ok().flatten();
+                Ok(cluster.nodes().iter().filter(|node| role(node).as_deref() == Some("master")).collect())
+            }
+        }
+    }
+
+    /// Masters and copies.
+    pub(super) fn all(&self) -> &[Redis] {
+        match self {
+            Self::One(pair) => &pair.servers,
+            Self::Sentinel(sentinel) => sentinel.servers(),
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    pub(super) fn proxies(&self) -> &[Proxy] {
+        match self {
+            Self::One(pair) => &pair.proxies,
+            Self::Sentinel(_) | Self::Cluster(_) => &[],
+        }
+    }
+
+    /// A command for every master.
+    pub(super) fn command(&self, args: &[&str]) -> Result {
+        self.masters()?.iter().try_for_each(|master| master.command(args).map(drop))
+    }
+
+    /// The tickets in all queues: what each is for, and its session.
+    pub(super) fn tickets(&self) -> Result<Vec<(String, String)>> {
+        let mut tickets = Vec::new();
+        for master in self.masters()? {
+            for key in master.command(&["KEYS", "*:queue:*"])?.items() {
+                let queue = key.text().unwrap_or_default();
+                let key = queue.split_once(":queue:").map_or("", |(_, key)| key);
+                // The previous holder has the number 0.
+                for ticket in master.command(&["ZRANGEBYSCORE", &queue, "1", "+inf"])?.items() {
+                    let ticket = ticket.text().unwrap_or_default();
+                    let session = ticket.rsplit_once(':').map_or("", |(session, _)| session);
+                    tickets.push((key.to_owned(), session.to_owned()));
+                }
+            }
+        }
+        Ok(tickets)
+    }
+}
+
+impl Pair {
+    fn start(options: &Options, replicas: usize) -> Result<Self> {
+        // Neither is told in its file to be a copy: the one that is the master stays it when it is started again.
+        let (master, copy) = (Redis::start(options)?, Redis::start(options)?);
+        let proxies =
+            (0..replicas).map(|_| Proxy::start_for_redis(master.address())).collect::<Result<_>>()?;
+        let pair = Self { servers: [master, copy], master: AtomicUsize::new(0), proxies };
+        pair.attach()?;
+        pair.wait_until_copied();
+        Ok(pair)
+    }
+
+    pub(super) fn master(&self) -> &Redis {
+        &self.servers[self.master.load(Ordering::SeqCst)]
+    }
+
+    pub(super) fn copy(&self) -> &Redis {
+        &self.servers[1 - self.master.load(Ordering::SeqCst)]
+    }
+
+    /// Whether the copy follows, soon.
+    pub(super) fn wait_until_copied(&self) -> bool {
+        super::real::within(std::time::Duration::from_secs(10), || {
+            self.copy().info("master_link_status").ok().flatten().as_deref() == Some("up")
+        })
+    }
+
+    /// The copy takes writes of its own.
+    pub(super) fn detach(&self) -> Result {
+        self.copy().command(&["REPLICAOF", "NO", "ONE"]).map(drop)
+    }
+
+    /// The copy is a copy again; what it took is lost.
+    pub(super) fn attach(&self) -> Result {
+        let port = self.master().address().port().to_string();
+        self.master().resume_replication()?;
+        self.copy().command(&["REPLICAOF", "127.0.0.1", &port])?;
+        Ok(())
+    }
+
+    /// Each takes the other's place.
+    pub(super) fn swap(&self) {
+        self.master.fetch_xor(1, Ordering::SeqCst);
+    }
+
+    /// Sends some replicas to a server, and ends the connections that they have.
+    pub(super) fn lead(&self, replicas: impl IntoIterator<Item = usize>, server: &Redis) {
+        for replica in replicas {
+            self.proxies[replica].set_upstream(server.address());
+            self.proxies[replica].cut();
+        }
+    }
+}
