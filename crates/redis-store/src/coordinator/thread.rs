@@ -41,12 +41,15 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: Vec<mpsc::Unboun
         }
     });
     tokio::select! {
+        // First, so that no other session is opened.
+        biased;
         () = shared.stop.cancelled() => {}
         _ = join_all(lanes) => {}
         () = listen(&shared) => {}
     }
-    shared.finish(LeaseLostReason::Released);
-    if !shared.crashed.load(Ordering::SeqCst) {
+    let crashed = shared.crashed.load(Ordering::SeqCst);
+    shared.finish(if crashed { LeaseLostReason::Expired } else { LeaseLostReason::Released });
+    if !crashed {
         let last = shared.sessions();
         join_all(last.iter().map(|session| end(&shared, session))).await;
     }

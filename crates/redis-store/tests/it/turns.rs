@@ -50,7 +50,7 @@ pub(crate) fn tickets(redis: &Redis, key: &str) -> Vec<String> {
     let queue = format!("{{botmesh:turns:0}}:queue:{key}");
     let members = redis.command(&["ZRANGE", &queue, "0", "-1"]).unwrap();
     let members = members.items().iter().map(|member| member.text().unwrap());
-    members.filter(|member| !member.starts_with('!')).collect()
+    members.filter(|member| !member.starts_with(['!', '?'])).collect()
 }
 
 /// The end of a session's lease, as the server has it, in microseconds.
@@ -300,6 +300,30 @@ async fn a_clean_stop_hands_over_at_once() {
     assert_eq!(own[0].granted().await.unwrap_err().reason, Reason::Down);
     assert_eq!(a.enter("ana").await.unwrap_err().reason, Reason::Down);
     assert!(a.release_lock("job", "t").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_opens_no_other_session() {
+    let redis = server();
+    let config = || short().with_lease(Duration::from_secs(600));
+    let ends = (0..40).map(async |at| {
+        let a = replica_at(redis.url(), config()).await;
+        if at % 2 == 0 {
+            a.crash();
+        } else {
+            a.close().await;
+        }
+        drop(a);
+    });
+    futures_util::future::join_all(ends).await;
+    until("all connections are gone", || {
+        let list = redis.command(&["CLIENT", "LIST"]).unwrap().text().unwrap();
+        list.lines().filter(|line| !line.contains("cmd=client")).count() == 0
+    })
+    .await;
+    let state = redis.command(&["HGETALL", STATE]).unwrap();
+    let fields = state.items().iter().step_by(2).map(|field| field.text().unwrap());
+    assert_eq!(fields.filter(|field| field.starts_with("s:")).count(), 40);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
