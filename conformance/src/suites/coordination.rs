@@ -24,11 +24,12 @@ fn cases() -> Vec<Case> {
     cases![
         tickets_are_served_in_order: "tickets of one key are served in the order in which they were taken, across replicas",
         one_holder_at_a_time: "whatever the replicas do, a key has one holder, and each one a larger fence",
+        who_tries_does_not_wait: "a turn is taken if it is free, and nothing is left behind if not",
         keys_do_not_wait_for_each_other: "who holds one key keeps nobody from another, nor itself",
         dropped_waits_leave_no_ticket: "a ticket that is dropped, granted or not, is in nobody's way",
         a_dead_holder_is_replaced: "the turn of a replica that died goes to the next one, with a larger fence",
         a_dead_waiter_is_skipped: "the tickets of a replica that died are in nobody's way",
-        the_previous_holder_is_told: "a turn says which session held the key before, its own too",
+        the_previous_holder_is_told: "a turn says which session held the key before, its own too, and whether it gave it back",
         fences_grow: "a later turn has a larger fence, for whatever key and replica",
         a_released_turn_is_over: "after its release a turn fails each check, and releasing again is harmless",
         a_closed_replica_gives_everything_back: "others go on at once, and its own calls fail",
@@ -110,6 +111,25 @@ async fn one_holder_at_a_time(context: &mut Context) -> CaseResult {
     PASSED
 }
 
+async fn who_tries_does_not_wait(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("job");
+    let (one, other) = (&replicas[0].coordinator, &replicas[1].coordinator);
+    let Some(held) = one.try_enter(&key).await? else { return Err(Failure::new("a free key is not given")) };
+    for replica in &replicas {
+        ensure!(replica.coordinator.try_enter(&key).await?.is_none(), "two replicas hold the key");
+    }
+    let mut next = enter(&replicas[1], &key).await?;
+    ensure!(waits(&mut next), "two tickets are granted");
+    held.release();
+    next.granted().await?.release();
+    let turn = take(&replicas[0], &key).await?;
+    ensure!(other.try_enter(&key).await?.is_none(), "two replicas hold the key");
+    ensure!(turn.check().is_ok(), "who tries takes a turn away");
+    close(&replicas).await;
+    PASSED
+}
+
 async fn keys_do_not_wait_for_each_other(context: &mut Context) -> CaseResult {
     let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
     let turns = [
@@ -152,6 +172,7 @@ async fn a_dead_holder_is_replaced(context: &mut Context) -> CaseResult {
     ensure!(held.check().is_err(), "two replicas have the turn");
     ensure!(turn.fence() > held.fence(), "the fence {:?} after {:?}", turn.fence(), held.fence());
     ensure_eq!(turn.previous_holder(), Some(held.session()), "the previous holder");
+    ensure!(!turn.was_given_back(), "a dead holder gave its turn back");
     held.release();
     drop(held);
     ensure!(turn.check().is_ok(), "a dead holder took the turn away");
@@ -180,6 +201,7 @@ async fn the_previous_holder_is_told(context: &mut Context) -> CaseResult {
     for number in [0, 0, 1, 0, 1, 1] {
         let turn = take(&replicas[number], &key).await?;
         ensure_eq!(turn.previous_holder().cloned(), before, "the previous holder");
+        ensure!(turn.was_given_back(), "a turn that was released was not given back");
         before = Some(turn.session().clone());
         let session = sessions[number].get_or_insert_with(|| turn.session().clone());
         ensure_eq!(turn.session(), &*session, "the session of the turn");
@@ -230,7 +252,7 @@ async fn a_closed_replica_gives_everything_back(context: &mut Context) -> CaseRe
     close(&replicas[..1]).await;
     ensure!(held.check().is_err(), "a turn outlives its session");
     ensure_eq!(held.lost().await.reason, LeaseLostReason::Released, "the end of the turn");
-    next.granted().await?;
+    ensure!(next.granted().await?.was_given_back(), "a turn of a closed replica was not given back");
     ensure!(own.granted().await.is_err(), "a ticket outlives its session");
     ensure!(replicas[0].coordinator.enter(&key).await.is_err(), "a closed replica takes a ticket");
     close(&replicas).await;

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::machine::{Effect, Limits, Machine, Micros, Opening, Standing, TicketId};
+use super::machine::{Effect, Ending, Limits, Machine, Micros, Opening, Previous, Standing, TicketId};
 use super::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
 use crate::entropy::{Entropy, random_hex};
 use crate::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason};
@@ -41,17 +41,11 @@ struct State {
     jump: i64,
     /// Cancelled when the data is lost.
     epoch: CancellationToken,
-    /// The sessions that ended without giving back what they held, the latest last.
-    expired: VecDeque<SessionId>,
 }
-
-/// How many ended sessions are remembered.
-const MAX_EXPIRED: usize = 1_000;
 
 /// What a waiting ticket is told.
 struct Grant {
-    previous: Option<SessionId>,
-    given_back: bool,
+    previous: Option<Previous>,
 }
 
 impl MemoryHub {
@@ -65,7 +59,6 @@ impl MemoryHub {
             floor: Fence(0),
             jump: 0,
             epoch: CancellationToken::new(),
-            expired: VecDeque::new(),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
@@ -155,11 +148,6 @@ impl Shared {
 }
 
 impl State {
-    fn grant(&self, previous: Option<SessionId>) -> Grant {
-        let given_back = previous.as_ref().is_none_or(|previous| !self.expired.contains(previous));
-        Grant { previous, given_back }
-    }
-
     /// Who is to be woken. A grant that nobody waits for is given back at once.
     fn grants(&mut self, now: Micros) -> Vec<(oneshot::Sender<Grant>, Grant)> {
         let mut grants = Vec::new();
@@ -168,7 +156,7 @@ impl State {
             told += 1;
             if let Effect::Granted { key, ticket, previous, .. } = effect {
                 match self.waiters.remove(&ticket) {
-                    Some(waiter) => grants.push((waiter, self.grant(previous))),
+                    Some(waiter) => grants.push((waiter, Grant { previous })),
                     None => {
                         self.machine.leave(&key, &ticket, now, &mut self.effects);
                     }
@@ -227,13 +215,8 @@ impl Session {
             return;
         }
         let own_waiters: Vec<_> = self.hub.step(|state, now| {
-            if end != CLOSED {
-                state.expired.push_back(self.id.clone());
-                if state.expired.len() > MAX_EXPIRED {
-                    state.expired.pop_front();
-                }
-            }
-            state.machine.close(&self.id, now, &mut state.effects);
+            let ending = if end == CLOSED { Ending::Closed } else { Ending::Lost };
+            state.machine.close(&self.id, ending, now, &mut state.effects);
             state.waiters.extract_if(|ticket, _| ticket.session == self.id).collect()
         });
         drop(own_waiters);
@@ -345,7 +328,7 @@ impl Coordinator for MemoryCoordinator {
         let (session, ticket) = self.next_ticket()?;
         let entered =
             session.hub.step(|state, now| match state.machine.enter(key, &ticket, now, &mut state.effects) {
-                Standing::Granted { fence, previous } => Ok((fence, Place::Head(state.grant(previous)))),
+                Standing::Granted { fence, previous } => Ok((fence, Place::Head(Grant { previous }))),
                 Standing::Waiting { fence, .. } => {
                     let (waiter, waiting) = oneshot::channel();
                     state.waiters.insert(ticket.clone(), waiter);
@@ -366,7 +349,7 @@ impl Coordinator for MemoryCoordinator {
         let (session, ticket) = self.next_ticket()?;
         let entered = session.hub.step(|state, now| {
             match state.machine.try_enter(key, &ticket, now, &mut state.effects) {
-                Standing::Granted { fence, previous } => Ok(Some((fence, state.grant(previous)))),
+                Standing::Granted { fence, previous } => Ok(Some((fence, Grant { previous }))),
                 Standing::Dead => Err(down(CLOSED_COORDINATOR)),
                 Standing::Busy { .. }
                 | Standing::Waiting { .. }
@@ -396,9 +379,9 @@ impl Claim {
     /// The turn that was granted to it.
     fn turn(self, fence: Fence, grant: Grant) -> Turn {
         let session = self.session.id.clone();
-        let given_back = grant.given_back;
+        let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
         let handle = Arc::new(MemoryTurn { claim: self, given_back, released: Notify::new() });
-        Turn::new(fence, session, grant.previous, handle)
+        Turn::new(fence, session, grant.previous.map(|previous| previous.session), handle)
     }
 
     /// Leaves the queue. Whether it was still there.

@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use self::lane::{Job, Lane};
 use self::session::{Grant, Session, until_poll};
 use self::shared::Shared;
+use self::wire::Mode;
 use crate::client::Client;
 use crate::{RedisConfig, RedisStore};
 pub use config::RedisCoordinatorConfig;
@@ -227,49 +228,104 @@ impl RedisCoordinator {
         loop {
             let session = self.usable(lane).await?;
             let Some(claim) = Claim::new(&self.inner, &session, key) else { continue };
-            let RedisCoordinatorConfig { max_waiters, idle_ttl, .. } = shared.config;
-            loop {
-                let entering =
-                    shared.wire.enter(&lane.bucket, key, &session.id, claim.seq, max_waiters, idle_ttl);
-                let answer = entering.await;
-                if session.end().is_some() {
-                    break;
+            let (fence, place) = match self.ask(&claim, Mode::Wait, failure).await? {
+                Some(Standing::Granted { fence, previous }) => (fence, Place::Head(Grant { previous })),
+                Some(Standing::Waiting { fence, remaining, .. }) => {
+                    let ask_at = shared.clock.monotonic() + until_poll(remaining, shared.config.lease);
+                    let Some(place) = session.wait(claim.seq, ask_at) else { continue };
+                    lane.sooner.notify_one();
+                    (fence, place.map_or_else(Place::Waiting, Place::Head))
                 }
-                let answer = match answer {
-                    Ok(answer) if shared.is_of(&session, &answer) => answer,
-                    Ok(_) => break,
-                    Err(error) if error.retry() => {
-                        failure.set(error);
-                        shared.clock.sleep(RETRY).await;
-                        continue;
-                    }
-                    Err(error) => return Err(unavailable(error)),
-                };
-                let (fence, place) = match answer.what {
-                    Standing::Granted { fence, previous } => {
-                        session.hold(claim.seq);
-                        (fence, Place::Head(Grant { previous }))
-                    }
-                    Standing::Waiting { fence, remaining, .. } => {
-                        let ask_at = shared.clock.monotonic() + until_poll(remaining, shared.config.lease);
-                        let Some(place) = session.wait(claim.seq, ask_at) else { break };
-                        lane.sooner.notify_one();
-                        (fence, place.map_or_else(Place::Waiting, Place::Head))
-                    }
-                    Standing::Overloaded => {
-                        return Err(overloaded("as many tickets as may wait for the key do".into()));
-                    }
-                    Standing::Dead | Standing::Busy { .. } | Standing::Unknown => {
-                        shared.lose(&session, LeaseLostReason::Expired);
-                        break;
-                    }
-                };
-                lane.saw(fence);
-                return Ok(Ticket::new(
-                    fence,
-                    Box::new(RedisTicket { fence, claim: Some(claim), place, until }),
-                ));
+                _ => continue,
+            };
+            lane.saw(fence);
+            return Ok(Ticket::new(fence, Box::new(RedisTicket { fence, claim: Some(claim), place, until })));
+        }
+    }
+
+    async fn try_take(
+        &self,
+        key: &Arc<str>,
+        failure: &Failure,
+    ) -> Result<Option<Turn>, CoordinationUnavailable> {
+        let lane = self.lane(key);
+        let _order = lane.in_order(key).await;
+        loop {
+            let session = self.usable(lane).await?;
+            let Some(claim) = Claim::new(&self.inner, &session, key) else { continue };
+            match self.ask(&claim, Mode::Try, failure).await? {
+                Some(Standing::Granted { fence, previous }) => {
+                    lane.saw(fence);
+                    return Ok(Some(claim.turn(fence, Grant { previous })));
+                }
+                Some(Standing::Busy { .. }) => {
+                    claim.forget();
+                    return Ok(None);
+                }
+                _ => {}
             }
+        }
+    }
+
+    /// Asks for a ticket until the server answers. `None` if the session ended.
+    async fn ask(
+        &self,
+        claim: &Claim,
+        mode: Mode,
+        failure: &Failure,
+    ) -> Result<Option<Standing>, CoordinationUnavailable> {
+        let (shared, session) = (&self.inner.shared, &claim.session);
+        let Claim { key, seq, .. } = claim;
+        loop {
+            let asking =
+                shared.wire.enter(&session.lane.bucket, key, &session.id, *seq, mode, &shared.config);
+            let answer = asking.await;
+            if session.end().is_some() {
+                return Ok(None);
+            }
+            let answer = match answer {
+                Ok(answer) if shared.is_of(session, &answer) => answer.what,
+                Ok(_) => return Ok(None),
+                Err(error) if error.retry() => {
+                    failure.set(error);
+                    shared.clock.sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => return Err(unavailable(error)),
+            };
+            match answer {
+                Standing::Granted { .. } => session.hold(*seq),
+                Standing::Overloaded => {
+                    return Err(overloaded("as many tickets as may wait for the key do".into()));
+                }
+                Standing::Dead | Standing::Unknown => {
+                    shared.lose(session, LeaseLostReason::Expired);
+                    return Ok(None);
+                }
+                Standing::Waiting { .. } | Standing::Busy { .. } => {}
+            }
+            return Ok(Some(answer));
+        }
+    }
+
+    /// What comes of `work` for a key, unless that takes longer than a turn may be waited for.
+    async fn in_time<T>(
+        &self,
+        key: &str,
+        work: impl Future<Output = Result<T, CoordinationUnavailable>>,
+        failure: &Failure,
+    ) -> Result<T, CoordinationUnavailable> {
+        let shared = &self.inner.shared;
+        let wait = shared.config.turn_wait;
+        tokio::select! {
+            done = work => done,
+            () = shared.clock.sleep(wait) => match failure.take() {
+                Some(error) => Err(unavailable(error)),
+                None if shared.session(self.lane(key)).is_none_or(|session| session.end().is_some()) => {
+                    Err(unreachable())
+                }
+                None => Err(timeout(wait)),
+            },
         }
     }
 
@@ -373,18 +429,22 @@ impl Coordinator for RedisCoordinator {
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
         let shared = &self.inner.shared;
-        let (wait, failure) = (shared.config.turn_wait, Failure::default());
-        let (key, until) = (Arc::from(key), shared.clock.monotonic() + wait);
-        tokio::select! {
-            taken = self.take(&key, until, &failure) => taken,
-            () = shared.clock.sleep(wait) => match failure.take() {
-                Some(error) => Err(unavailable(error)),
-                None if shared.session(self.lane(&key)).is_none_or(|session| session.end().is_some()) => {
-                    Err(unreachable())
-                }
-                None => Err(timeout(wait)),
-            },
-        }
+        let (key, failure) = (Arc::from(key), Failure::default());
+        let until = shared.clock.monotonic() + shared.config.turn_wait;
+        self.in_time(&key, self.take(&key, until, &failure), &failure).await
+    }
+
+    async fn try_enter(&self, key: &str) -> Result<Option<Turn>, CoordinationUnavailable> {
+        let (key, failure) = (Arc::from(key), Failure::default());
+        self.in_time(&key, self.try_take(&key, &failure), &failure).await
+    }
+
+    fn margin(&self) -> Duration {
+        self.inner.shared.margin
+    }
+
+    fn last_beat(&self) -> Option<Duration> {
+        self.inner.shared.last_beat()
     }
 
     async fn close(&self) {
@@ -415,6 +475,20 @@ impl Claim {
             is_left: AtomicBool::new(false),
             left: CancellationToken::new(),
         })
+    }
+
+    /// The turn that was granted to it.
+    fn turn(self, fence: Fence, grant: Grant) -> Turn {
+        let session = self.session.id.clone();
+        let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
+        let previous = grant.previous.map(|previous| previous.session);
+        Turn::new(fence, session, previous, Arc::new(RedisTurn { claim: self, given_back }))
+    }
+
+    /// It was not taken.
+    fn forget(self) {
+        self.is_left.store(true, Ordering::SeqCst);
+        self.session.forget(self.seq);
     }
 
     fn leave(&self) {
@@ -482,13 +556,13 @@ impl TicketHandle for RedisTicket {
         if claim.inner.shared.check(&claim.session).is_err() {
             return Err(ended());
         }
-        let session = claim.session.id.clone();
-        Ok(Turn::new(self.fence, session, grant.previous, Arc::new(RedisTurn { claim })))
+        Ok(claim.turn(self.fence, grant))
     }
 }
 
 struct RedisTurn {
     claim: Claim,
+    given_back: bool,
 }
 
 #[async_trait]
@@ -514,5 +588,9 @@ impl TurnHandle for RedisTurn {
 
     fn release(&self) {
         self.claim.leave();
+    }
+
+    fn was_given_back(&self) -> bool {
+        self.given_back
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::machine::{
-    Effect, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId,
+    Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId,
 };
 use botmesh_core::id::SessionId;
 use botmesh_test_servers::{Connection, Options, Redis, Reply};
@@ -27,7 +27,7 @@ enum Op {
     /// The replica's next session; with a lease in milliseconds, and the epoch that it knew if it says so.
     Open(usize, u64, bool),
     Beat(usize),
-    Close(usize),
+    Close(usize, Ending),
     Enter(usize, usize, bool),
     Repeat(usize),
     Leave(usize),
@@ -49,7 +49,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (replica.clone(), 5u64..40, any::<bool>()).prop_map(|(r, lease, known)| Op::Open(r, lease, known)),
         3 => replica.clone().prop_map(Op::Beat),
-        1 => replica.clone().prop_map(Op::Close),
+        1 => (replica.clone(), prop_oneof![Just(Ending::Closed), Just(Ending::Lost)])
+            .prop_map(|(r, ending)| Op::Close(r, ending)),
         12 => (key.clone(), replica.clone(), prop::bool::weighted(0.8)).prop_map(|(k, r, w)| Op::Enter(k, r, w)),
         2 => any::<usize>().prop_map(Op::Repeat),
         8 => any::<usize>().prop_map(Op::Leave),
@@ -212,10 +213,11 @@ impl Pair {
         self.known = self.machine.epoch().cloned();
     }
 
-    fn close(&mut self, replica: usize) {
+    fn close(&mut self, replica: usize, ending: Ending) {
         let (session, at, mut effects) = (self.session(replica), self.at(), Vec::new());
-        self.machine.close(&session, at, &mut effects);
-        let (epoch, _) = self.scripts.run(&scripts::CLOSE, None, at, &[session.as_str()]);
+        self.machine.close(&session, ending, at, &mut effects);
+        let how = if ending == Ending::Closed { "closed" } else { "lost" };
+        let (epoch, _) = self.scripts.run(&scripts::CLOSE, None, at, &[session.as_str(), how]);
         self.epochs(&epoch);
         let mut told = Vec::new();
         let own: Vec<_> =
@@ -272,7 +274,7 @@ impl Pair {
                 self.epochs(&epoch);
                 assert_eq!(texts.liveness().unwrap(), expected);
             }
-            Op::Close(replica) => self.close(replica),
+            Op::Close(replica, ending) => self.close(replica, ending),
             Op::Enter(key, replica, _) => {
                 let seq = u64::try_from(self.tickets.len()).unwrap();
                 let ticket = TicketId { session: self.session(replica), seq };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use botmesh_core::coordinator::machine::{Ending, Previous};
 use botmesh_core::error::{LeaseLost, LeaseLostReason};
 use botmesh_core::id::SessionId;
 use tokio::sync::oneshot;
@@ -18,7 +19,7 @@ const AFTER_LEASE: Duration = Duration::from_millis(50);
 /// What a ticket that became the head is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
-    pub(super) previous: Option<SessionId>,
+    pub(super) previous: Option<Previous>,
 }
 
 /// Where a ticket stands, as far as this replica knows.
@@ -71,6 +72,8 @@ pub(super) struct Session {
     end: OnceLock<LeaseLostReason>,
     /// Microseconds of the clock that goes on while the machine is suspended.
     valid_until: AtomicU64,
+    /// When the last accepted heartbeat was sent, in microseconds.
+    beaten: AtomicU64,
     /// When the thread last looked at its clock for this session, in microseconds.
     looked: AtomicU64,
     last_seq: AtomicU64,
@@ -96,6 +99,7 @@ impl Session {
             ended: CancellationToken::new(),
             end: OnceLock::new(),
             valid_until: AtomicU64::new(micros(valid_until)),
+            beaten: AtomicU64::new(micros(opened)),
             looked: AtomicU64::new(micros(opened)),
             last_seq: AtomicU64::new(0),
             tickets: Mutex::new(Tickets { idle: (0, opened), ..Tickets::default() }),
@@ -111,12 +115,27 @@ impl Session {
         self.end.get().map(|reason| LeaseLost { reason: *reason })
     }
 
+    /// What the server is told of its end.
+    pub(super) fn ending(&self) -> Ending {
+        match self.end.get() {
+            Some(LeaseLostReason::Released) => Ending::Closed,
+            _ => Ending::Lost,
+        }
+    }
+
     pub(super) fn valid_until(&self) -> Duration {
         Duration::from_micros(self.valid_until.load(Ordering::Acquire))
     }
 
-    pub(super) fn extend(&self, valid_until: Duration) {
+    /// A heartbeat that was sent then was accepted.
+    pub(super) fn beat(&self, sent: Duration, valid_until: Duration) {
         self.valid_until.fetch_max(micros(valid_until), Ordering::AcqRel);
+        self.beaten.fetch_max(micros(sent), Ordering::AcqRel);
+    }
+
+    /// When the last accepted heartbeat was sent.
+    pub(super) fn beaten(&self) -> Duration {
+        Duration::from_micros(self.beaten.load(Ordering::Acquire))
     }
 
     pub(super) fn looked(&self) -> Duration {
@@ -233,6 +252,11 @@ impl Session {
             }
             tickets.leaving.insert(seq, key);
         }
+    }
+
+    /// Forgets a ticket that was not taken.
+    pub(super) fn forget(&self, seq: u64) {
+        self.tickets().known.remove(&seq);
     }
 
     pub(super) fn left(&self, seq: u64) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Liveness, Standing};
+use botmesh_core::coordinator::machine::{Ending, Liveness, Standing};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
@@ -125,6 +125,21 @@ impl Shared {
         let now = self.clock.monotonic();
         session.look(now);
         now
+    }
+
+    /// A heartbeat that was sent then was accepted: the session lives on.
+    pub(super) fn beat(&self, session: &Session, sent: Duration) {
+        session.beat(sent, sent + self.config.lease - self.margin);
+    }
+
+    /// How long ago the last accepted heartbeat was sent, in the lane that was heard longest ago. Lanes that are not used
+    /// send none; the first one always is.
+    pub(super) fn last_beat(&self) -> Option<Duration> {
+        let sessions = self.sessions();
+        let used =
+            sessions.iter().filter(|session| session.lane.number == 0 || session.ending() == Ending::Lost);
+        let oldest = used.map(|session| session.beaten()).min()?;
+        Some(self.clock.monotonic().saturating_sub(oldest))
     }
 
     pub(super) fn lose(&self, session: &Arc<Session>, reason: LeaseLostReason) {

@@ -104,7 +104,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
                 shared.lose(&session, LeaseLostReason::Expired);
             }
             Some(Ok(_)) => {
-                session.extend(sent + lease - shared.margin);
+                shared.beat(&session, sent);
                 due = sent + lease / 3;
                 failing = false;
             }
@@ -267,7 +267,7 @@ async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: 
 
 /// Tells the server of the end of a session, if it hears it, so that nobody waits for its lease.
 async fn end(shared: &Arc<Shared>, session: &Session) {
-    if shared.wire.close(&session.lane.bucket, &session.id).await.is_err() {
+    if shared.wire.close(&session.lane.bucket, &session.id, session.ending()).await.is_err() {
         return;
     }
     for part in session.leaving().chunks(AT_ONCE) {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::Fence;
-use botmesh_core::coordinator::machine::{Liveness, Locking, Standing};
+use botmesh_core::coordinator::machine::{Ending, Liveness, Locking, Previous, Standing};
 use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
 
 use super::bucket::Bucket;
+use super::config::RedisCoordinatorConfig;
 use crate::client::{Client, Unexpected};
 use crate::error::Access;
 use crate::scripts::{self, Script};
@@ -27,7 +28,14 @@ pub(super) struct Answer<T> {
 pub(super) struct Next {
     pub(super) seq: u64,
     pub(super) fence: Fence,
-    pub(super) previous: Option<SessionId>,
+    pub(super) previous: Option<Previous>,
+}
+
+/// Whether a ticket is taken where it would have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Wait,
+    Try,
 }
 
 /// What the server pushed.
@@ -39,7 +47,7 @@ pub(super) struct Push {
     pub(super) session: SessionId,
     pub(super) seq: u64,
     pub(super) fence: Fence,
-    pub(super) previous: Option<SessionId>,
+    pub(super) previous: Option<Previous>,
     pub(super) key: Arc<str>,
 }
 
@@ -58,14 +66,21 @@ impl Push {
             session: parts.next()?.into(),
             seq: parts.next()?.parse().ok()?,
             fence: Fence(parts.next()?.parse().ok()?),
-            previous: session(parts.next()?),
+            previous: previous(parts.next()?)?,
             key: parts.next()?.into(),
         })
     }
 }
 
-fn session(text: &str) -> Option<SessionId> {
-    (!text.is_empty()).then(|| SessionId::from(text))
+/// `None` if the text is not of this version.
+fn previous(text: &str) -> Option<Option<Previous>> {
+    let Some(mark) = text.chars().next() else { return Some(None) };
+    let given_back = match mark {
+        '!' => true,
+        '?' => false,
+        _ => return None,
+    };
+    Some(Some(Previous { session: SessionId::from(&text[1..]), given_back }))
 }
 
 /// The texts of an answer.
@@ -88,6 +103,10 @@ impl Texts {
         self.text()?.parse().map_err(|_| Unexpected::new("a text where a number is due"))
     }
 
+    fn previous(&mut self) -> Result<Option<Previous>, Unexpected> {
+        previous(&self.text()?).ok_or_else(|| Unexpected::new("an unknown mark of a previous holder"))
+    }
+
     pub(super) fn fence(&mut self) -> Result<Fence, Unexpected> {
         self.number().map(Fence)
     }
@@ -102,7 +121,7 @@ impl Texts {
 
     pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
         Ok(match self.text()?.as_str() {
-            "granted" => Standing::Granted { fence: self.fence()?, previous: session(&self.text()?) },
+            "granted" => Standing::Granted { fence: self.fence()?, previous: self.previous()? },
             "waiting" => Standing::Waiting {
                 fence: self.fence()?,
                 holder: self.text()?.into(),
@@ -122,7 +141,7 @@ impl Texts {
         if self.0.len() == 0 {
             return Ok((left, None));
         }
-        let next = Next { seq: self.number()?, fence: self.fence()?, previous: session(&self.text()?) };
+        let next = Next { seq: self.number()?, fence: self.fence()?, previous: self.previous()? };
         Ok((left, Some(next)))
     }
 
@@ -216,8 +235,17 @@ impl Wire {
         self.call(bucket, &scripts::BEAT, None, args, Texts::liveness).await
     }
 
-    pub(super) async fn close(&self, bucket: &Bucket, session: &SessionId) -> Result<Answer<()>, StoreError> {
-        self.call(bucket, &scripts::CLOSE, None, vec![text(session.as_str())], |_| Ok(())).await
+    pub(super) async fn close(
+        &self,
+        bucket: &Bucket,
+        session: &SessionId,
+        ending: Ending,
+    ) -> Result<Answer<()>, StoreError> {
+        let how = match ending {
+            Ending::Closed => "closed",
+            Ending::Lost => "lost",
+        };
+        self.call(bucket, &scripts::CLOSE, None, vec![text(session.as_str()), text(how)], |_| Ok(())).await
     }
 
     pub(super) async fn enter(
@@ -226,15 +254,19 @@ impl Wire {
         key: &str,
         session: &SessionId,
         seq: u64,
-        max_waiters: u32,
-        idle_ttl: Duration,
+        mode: Mode,
+        config: &RedisCoordinatorConfig,
     ) -> Result<Answer<Standing>, StoreError> {
-        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let idle = u64::try_from(config.idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let mode: &[u8] = match mode {
+            Mode::Wait => b"wait",
+            Mode::Try => b"try",
+        };
         let args = vec![
             text(session.as_str()),
             digits(seq),
-            digits(max_waiters.into()),
-            Bytes::from_static(b"wait"),
+            digits(config.max_waiters.into()),
+            Bytes::from_static(mode),
             digits(idle),
         ];
         self.call(bucket, &scripts::ENTER, Some(bucket.queue(key)), args, Texts::standing).await

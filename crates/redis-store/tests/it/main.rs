@@ -12,6 +12,7 @@ mod permissions;
 mod restart;
 mod sentinel;
 mod tools;
+mod turn_answers;
 mod turn_crowds;
 mod turn_faults;
 mod turn_late;

@@ -1,9 +1,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Effect, Limits, Micros, QueueSnapshot, TicketId};
+use super::{Effect, Limits, Micros, Previous, QueueSnapshot, TicketId};
 use crate::coordinator::Fence;
-use crate::id::SessionId;
 
 /// An idle queue keeps room for this many tickets, so that a chat's next turn allocates nothing.
 const KEPT_CAPACITY: usize = 4;
@@ -19,7 +18,7 @@ pub(super) struct Place {
 struct Queue {
     /// By number, because numbers only grow.
     tickets: VecDeque<Place>,
-    previous: Option<SessionId>,
+    previous: Option<Previous>,
     /// Its place among the idle ones.
     idle: Option<u64>,
 }
@@ -32,7 +31,7 @@ pub(super) struct Keys {
     last_idle: u64,
 }
 
-type Idle = Vec<(Arc<str>, Option<SessionId>)>;
+type Idle = Vec<(Arc<str>, Option<Previous>)>;
 
 impl Keys {
     /// The shared text of a key that is remembered.
@@ -49,7 +48,7 @@ impl Keys {
         self.queues.get(key).map_or(0, |queue| queue.tickets.len())
     }
 
-    pub(super) fn previous(&self, key: &str) -> Option<SessionId> {
+    pub(super) fn previous(&self, key: &str) -> Option<Previous> {
         self.queues.get(key)?.previous.clone()
     }
 
@@ -64,13 +63,13 @@ impl Keys {
     }
 
     /// Removes a ticket. Whether it was the head; then its session becomes the previous holder.
-    pub(super) fn remove(&mut self, key: &str, number: u64) -> bool {
+    pub(super) fn remove(&mut self, key: &str, number: u64, given_back: bool) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         let Ok(at) = queue.tickets.binary_search_by_key(&number, |place| place.number) else { return false };
         let removed = queue.tickets.remove(at);
         let was_head = at == 0;
         if was_head {
-            queue.previous = removed.map(|place| place.ticket.session);
+            queue.previous = removed.map(|place| Previous { session: place.ticket.session, given_back });
         }
         was_head
     }

@@ -8,6 +8,8 @@
 //! - The holder of a key is its lowest-numbered ticket whose session is alive. There is no other record of holding.
 //! - A session dies when its lease runs out or when it is closed, and never comes back. Whoever meets a dead session at
 //!   the head of a queue removes its ticket and tells the next one.
+//! - Who held a key before is remembered, and how that ended: a ticket was given back if it was left by a living session,
+//!   or by closing its session. One that was found dead, or whose replica had lost it, was not.
 //! - The client names its ticket (session and sequence number), so that every request can be repeated.
 //! - Numbers come from one hybrid logical clock for all keys: larger than every earlier one, and not behind the time in
 //!   microseconds. A key that is forgotten and seen again goes on with larger numbers.
@@ -25,6 +27,7 @@ mod properties_tests;
 mod script;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,6 +40,9 @@ pub use clock::{Micros, Moment};
 use keys::{Keys, Place};
 use locks::Locks;
 pub use locks::{Locking, MAX_LOCK_TTL};
+pub use words::{
+    Effect, Ending, Epoch, Limits, Liveness, Opening, Previous, QueueSnapshot, Snapshot, Standing, TicketId,
+};
 
 /// Idle keys that a machine remembers unless told otherwise.
 pub const DEFAULT_MAX_IDLE_KEYS: usize = 10_000;
@@ -53,161 +59,12 @@ const MAX_CLOSED: usize = 1024;
 /// Tickets of dead sessions that one request removes at most, so that no request takes long. The next one goes on.
 pub const MAX_BURIED: usize = 256;
 
-/// What bounds a machine's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Keys without a ticket whose previous holder is remembered; those that were idle longest are forgotten. Default:
-    /// [`DEFAULT_MAX_IDLE_KEYS`].
-    pub max_idle_keys: usize,
-    /// How long a key without a ticket is remembered. Default: no limit.
-    pub idle_ttl: Option<Duration>,
-    /// Tickets that may wait behind the head of one queue. Default: [`DEFAULT_MAX_WAITERS`].
-    pub max_waiters: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { max_idle_keys: DEFAULT_MAX_IDLE_KEYS, idle_ttl: None, max_waiters: DEFAULT_MAX_WAITERS }
-    }
-}
-
-/// Names what a machine knows: a machine that lost everything has another one as soon as a session opens.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Epoch(pub Arc<str>);
-
-impl std::fmt::Display for Epoch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// What a session says of itself when it opens.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Opening<'a> {
-    /// How long it lives after it is heard from; `None` means until it is closed.
-    pub lease: Option<Duration>,
-    /// The largest fence that its replica or the bot's store ever saw: all later numbers are larger.
-    pub floor: Fence,
-    /// The epoch that its replica knew before. If there is another one, data was lost, and nobody is granted anything
-    /// until a lease after the new epoch began.
-    pub known: Option<&'a Epoch>,
-}
-
-/// The name that a client gives to its ticket. Within one key it names one ticket, however often it is sent.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TicketId {
-    /// The session that asks.
-    pub session: SessionId,
-    /// A number that the session uses once.
-    pub seq: u64,
-}
-
-/// Whether a session lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use]
-pub enum Liveness {
-    /// It lives.
-    Alive,
-    /// It is dead, or was never opened. It does not come back; open another one.
-    Dead,
-}
-
-/// Where a ticket stands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[must_use]
-pub enum Standing {
-    /// It is the head: its session holds the key.
-    Granted {
-        /// The ticket's number.
-        fence: Fence,
-        /// The session that held the key before; `None` if it is forgotten.
-        previous: Option<SessionId>,
-    },
-    /// It waits; an [`Effect::Granted`] will tell.
-    Waiting {
-        /// The ticket's number.
-        fence: Fence,
-        /// The session that holds the key; the ticket's own one while nobody is granted anything after a loss of data.
-        holder: SessionId,
-        /// How long that session still lives if nobody hears from it, or how long nobody is granted anything; `None` if
-        /// it has no lease.
-        remaining: Option<Duration>,
-    },
-    /// There is no ticket: somebody else holds the key, and the caller did not want to wait.
-    Busy {
-        /// The session that holds the key.
-        holder: SessionId,
-        /// How long that session still lives if nobody hears from it; `None` if it has no lease.
-        remaining: Option<Duration>,
-    },
-    /// No ticket was taken: as many as may wait do.
-    Overloaded,
-    /// There is no such ticket.
-    Unknown,
-    /// The session is dead; nothing was done.
-    Dead,
-}
-
-/// Something to tell a session other than by the reply. It may be lost on the way: [`Machine::poll`] repairs that.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Effect {
-    /// The ticket became the head.
-    Granted {
-        /// The key.
-        key: Arc<str>,
-        /// The ticket.
-        ticket: TicketId,
-        /// The ticket's number.
-        fence: Fence,
-        /// The session that held the key before; `None` if it is forgotten.
-        previous: Option<SessionId>,
-    },
-    /// Somebody waits for the holder's ticket. A session that does not know the ticket leaves it.
-    Nudged {
-        /// The key.
-        key: Arc<str>,
-        /// The ticket.
-        ticket: TicketId,
-    },
-}
-
-/// Everything a machine knows, in a fixed order: for model checkers and for comparisons.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Snapshot {
-    /// The largest number given so far.
-    pub last: Fence,
-    /// The epoch, if a session ever opened.
-    pub epoch: Option<Epoch>,
-    /// When it began and until when nobody is granted anything, on the clock of the leases.
-    pub grace: (Micros, Micros),
-    /// The wall clock and the clock of the leases at the last request.
-    pub clock: (Option<u64>, Micros),
-    /// The sessions, with the end of their lease; the dead ones too, as long as they are remembered.
-    pub sessions: Vec<(SessionId, Option<Micros>)>,
-    /// The keys with at least one ticket.
-    pub queues: Vec<QueueSnapshot>,
-    /// The keys that are remembered without a ticket, with their previous holder, the next one to be forgotten first.
-    pub idle: Vec<(Arc<str>, Option<SessionId>)>,
-    /// The locks that nobody released: key, token, fence and end.
-    pub locks: Vec<(Arc<str>, Arc<str>, Fence, Micros)>,
-}
-
-/// One key of a [`Snapshot`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueSnapshot {
-    /// The key.
-    pub key: Arc<str>,
-    /// The session that held it before the head.
-    pub previous: Option<SessionId>,
-    /// The tickets, the head first.
-    pub tickets: Vec<(Fence, TicketId)>,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Session {
     /// How long it lives after it is heard from; `None` means until it is closed.
     lease: Option<Duration>,
     deadline: Option<Micros>,
+    is_closed: bool,
     /// The numbers of its tickets.
     tickets: BTreeMap<(u64, Arc<str>), u64>,
 }
@@ -215,6 +72,11 @@ struct Session {
 impl Session {
     fn alive(&self, now: Micros) -> bool {
         self.deadline.is_none_or(|deadline| now < deadline)
+    }
+
+    /// Whether a ticket of it that goes now is given back.
+    fn gives_back(&self, now: Micros) -> bool {
+        self.is_closed || self.alive(now)
     }
 }
 
@@ -298,12 +160,19 @@ impl Machine {
         }
     }
 
-    /// Ends a session and gives back all its tickets, in the order of their sequence numbers.
-    pub fn close(&mut self, id: &SessionId, at: impl Into<Moment>, effects: &mut Vec<Effect>) {
+    /// Ends a session and removes all its tickets, in the order of their sequence numbers.
+    pub fn close(
+        &mut self,
+        id: &SessionId,
+        ending: Ending,
+        at: impl Into<Moment>,
+        effects: &mut Vec<Effect>,
+    ) {
         let now = self.clock.read(at.into());
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.alive(now) {
             session.deadline = Some(now);
+            session.is_closed = ending == Ending::Closed;
             self.closed.push_back(id.clone());
         }
         let tickets: Vec<_> = session.tickets.keys().cloned().collect();
@@ -342,7 +211,8 @@ impl Machine {
         if full { Standing::Overloaded } else { standing }
     }
 
-    /// Like [`enter`](Self::enter), but takes no ticket if it would have to wait.
+    /// Like [`enter`](Self::enter), but takes no ticket if it would have to wait. Whoever finds the key busy nudges the
+    /// holder.
     pub fn try_enter(
         &mut self,
         key: &str,
@@ -363,6 +233,8 @@ impl Machine {
             let remaining = self.remaining(&holder, now);
             if moved {
                 self.tell_head(key, now, effects);
+            } else {
+                effects.extend(self.keys.nudge(key));
             }
             return Standing::Busy { holder, remaining };
         }
@@ -516,14 +388,15 @@ impl Machine {
     }
 
     /// Removes a ticket. Whether it was the head; `None` if it was not there.
-    fn remove(&mut self, key: &str, ticket: &TicketId) -> Option<bool> {
+    fn remove(&mut self, key: &str, ticket: &TicketId, now: Micros) -> Option<bool> {
         let name = (ticket.seq, self.keys.name(key)?);
-        let number = self.sessions.get_mut(&ticket.session)?.tickets.remove(&name)?;
-        Some(self.keys.remove(key, number))
+        let session = self.sessions.get_mut(&ticket.session)?;
+        let number = session.tickets.remove(&name)?;
+        Some(self.keys.remove(key, number, session.gives_back(now)))
     }
 
     fn give_back(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> bool {
-        let Some(was_head) = self.remove(key, ticket) else { return false };
+        let Some(was_head) = self.remove(key, ticket, now) else { return false };
         if self.bury(key, now) || was_head {
             self.tell_head(key, now, effects);
         }
@@ -554,7 +427,7 @@ impl Machine {
             match self.keys.head(key) {
                 Some(head) if !self.alive(&head.ticket.session, now) => {
                     let ticket = head.ticket.clone();
-                    self.remove(key, &ticket);
+                    self.remove(key, &ticket, now);
                 }
                 _ => return buried > 0,
             }

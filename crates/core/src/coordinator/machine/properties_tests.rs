@@ -7,7 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    Effect, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, QueueSnapshot, Standing, TicketId,
+    Effect, Ending, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous, QueueSnapshot,
+    Standing, TicketId,
 };
 use crate::coordinator::Fence;
 use crate::id::SessionId;
@@ -21,7 +22,7 @@ enum Op {
     /// Opens the next generation of a session, if the present one is dead. Odd sessions have a lease.
     Open(usize),
     Beat(usize),
-    Close(usize),
+    Close(usize, bool),
     /// Takes a ticket; the second number asks again for an old one.
     Enter(usize, usize, bool),
     Repeat(usize),
@@ -37,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         2 => (0..SESSIONS).prop_map(Op::Open),
         2 => (0..SESSIONS).prop_map(Op::Beat),
-        1 => (0..SESSIONS).prop_map(Op::Close),
+        1 => (0..SESSIONS, any::<bool>()).prop_map(|(session, lost)| Op::Close(session, lost)),
         8 => (0..KEYS, 0..SESSIONS, any::<bool>()).prop_map(|(key, session, wait)| Op::Enter(key, session, wait)),
         2 => any::<usize>().prop_map(Op::Repeat),
         6 => any::<usize>().prop_map(Op::Leave),
@@ -97,12 +98,15 @@ impl World {
         self.last = fence;
     }
 
-    fn granted(&mut self, at: usize, ticket: &TicketId, fence: Fence, previous: Option<&SessionId>) {
+    fn granted(&mut self, at: usize, ticket: &TicketId, fence: Fence, previous: Option<&Previous>) {
         let last = self.last_granted.insert(at, fence).unwrap_or_default();
         assert!(fence >= last, "grants of a key come in the order of the tickets");
         let holder = self.last_holder.insert(at, ticket.session.clone());
-        if previous == Some(&ticket.session) {
-            assert_eq!(holder.as_ref(), previous, "nobody else held it since");
+        if let Some(previous) = previous
+            && previous.session == ticket.session
+        {
+            assert_eq!(holder.as_ref(), Some(&previous.session), "nobody else held it since");
+            assert!(previous.given_back, "a living session lost nothing");
         }
     }
 
@@ -132,7 +136,10 @@ impl World {
             Op::Beat(index) => {
                 let _ = self.machine.beat(&self.session(index), now);
             }
-            Op::Close(index) => self.machine.close(&self.session(index), now, &mut effects),
+            Op::Close(index, lost) => {
+                let ending = if lost { Ending::Lost } else { Ending::Closed };
+                self.machine.close(&self.session(index), ending, now, &mut effects);
+            }
             Op::Enter(at, index, wait) => {
                 let ticket = TicketId { session: self.session(index), seq: self.next_seq };
                 self.next_seq += 1;
@@ -264,7 +271,7 @@ impl World {
         let now = self.now();
         let mut effects = Vec::new();
         for index in (1..SESSIONS).step_by(2) {
-            self.machine.close(&self.session(index), now, &mut effects);
+            self.machine.close(&self.session(index), Ending::Closed, now, &mut effects);
         }
         for (at, ticket, _) in std::mem::take(&mut self.tickets) {
             self.machine.leave(key(at), &ticket, now, &mut effects);

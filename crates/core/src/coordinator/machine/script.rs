@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Effect, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId};
+use super::{
+    Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous, Standing,
+    TicketId,
+};
 use crate::coordinator::Fence;
 use crate::id::SessionId;
 use crate::time::Timestamp;
@@ -24,8 +27,11 @@ fn millis(text: &str) -> Duration {
     Duration::from_millis(text.parse().unwrap())
 }
 
-fn after(previous: Option<&SessionId>) -> String {
-    previous.map_or(String::new(), |previous| format!(" after {previous}"))
+fn after(previous: Option<&Previous>) -> String {
+    previous.map_or(String::new(), |Previous { session, given_back }| match given_back {
+        true => format!(" after {session}"),
+        false => format!(" after dead {session}"),
+    })
 }
 
 fn standing(standing: Standing) -> String {
@@ -115,7 +121,11 @@ impl Script {
             }
             ["beat", id] => liveness(self.machine.beat(&SessionId::from(id), at)),
             ["close", id] => {
-                self.machine.close(&SessionId::from(id), at, out);
+                self.machine.close(&SessionId::from(id), Ending::Closed, at, out);
+                String::new()
+            }
+            ["lose", id] => {
+                self.machine.close(&SessionId::from(id), Ending::Lost, at, out);
                 String::new()
             }
             ["enter", key, name] => standing(self.machine.enter(key, &ticket(name), at, out)),

@@ -90,8 +90,8 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              enter chat a.0 = granted 1
              enter chat b.0 = waiting 2 for a 10ms
              at 10
-             enter chat c.0 = waiting 10000 for b; chat to b.0 2 after a
-             poll chat b.0 = granted 2 after a",
+             enter chat c.0 = waiting 10000 for b; chat to b.0 2 after dead a
+             poll chat b.0 = granted 2 after dead a",
         ),
         (
             "R3 the one who sees it may be the new head",
@@ -100,7 +100,7 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              enter chat a.0
              enter chat b.0
              at 10
-             poll chat b.0 = granted 2 after a",
+             poll chat b.0 = granted 2 after dead a",
         ),
         (
             "R3 dead waiters are skipped, also several of them, in every queue",
@@ -115,8 +115,8 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              enter y b.1
              enter y d.1 = waiting 6 for b 10ms
              at 10
-             leave x a.0 = true; x to d.0 4 after c
-             poll y d.1 = granted 6 after b",
+             leave x a.0 = true; x to d.0 4 after dead c
+             poll y d.1 = granted 6 after dead b",
         ),
         (
             "R3 a dead head is found by whoever asks, and by nobody else",
@@ -126,7 +126,7 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              enter x b.0
              at 10
              beat b = alive
-             try x b.1 = busy b; x to b.0 2 after a
+             try x b.1 = busy b; x to b.0 2 after dead a
              leave x b.0 = true
              try x b.1 = granted 10000 after b",
         ),
@@ -141,6 +141,26 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              poll chat b.0 = waiting 3 for a; chat nudges a.0
              leave chat a.0 = true; chat to b.0 3 after a",
         ),
+        (
+            "who does not want to wait leaves nothing behind",
+            "open a 10
+             open b
+             try job a.0 = granted 1
+             try job a.0 = granted 1
+             try job b.0 = busy a 10ms; job nudges a.0
+             poll job b.0 = unknown
+             at 10
+             try job b.0 = granted 10000 after dead a",
+        ),
+    ];
+    for (rule, lines) in rows {
+        check(rule, Limits::default(), lines);
+    }
+}
+
+#[test]
+fn the_previous_holder() {
+    let rows = [
         (
             "R8 the previous holder is told, and a skipped dead one counts",
             "open a
@@ -157,6 +177,30 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              close a = ; chat to c.0 5 after a",
         ),
         (
+            "who lost its session, or let it run out, gave nothing back; what it gave back before counts",
+            "open a 10
+             open b
+             enter x a.0
+             enter y a.1
+             enter z a.2
+             enter x b.0
+             enter y b.1
+             leave x a.0 = true; x to b.0 4 after a
+             lose a = ; y to b.1 5 after dead a
+             enter z b.2 = granted 6 after dead a
+             leave x b.0
+             enter x b.3 = granted 7 after b
+             open c 10
+             enter w c.0
+             at 10
+             leave w c.0 = true
+             enter w b.4 = granted 10000 after dead c
+             leave w b.4
+             close b
+             open d
+             enter w d.0 = granted 10001 after b",
+        ),
+        (
             "R8 one who left without holding was no holder",
             "open a
              open b
@@ -165,17 +209,6 @@ fn queues_go_on_without_the_dead_and_the_gone() {
              leave chat b.0 = true
              leave chat a.0 = true
              enter chat a.1 = granted 3 after a",
-        ),
-        (
-            "who does not want to wait leaves nothing behind",
-            "open a 10
-             open b
-             try job a.0 = granted 1
-             try job a.0 = granted 1
-             try job b.0 = busy a 10ms
-             poll job b.0 = unknown
-             at 10
-             try job b.0 = granted 10000 after a",
         ),
     ];
     for (rule, lines) in rows {
@@ -217,7 +250,7 @@ fn numbers_and_time() {
              at 509
              poll chat b.0 = waiting 1000001 for a 1ms; chat nudges a.0
              at 510
-             poll chat b.0 = granted 1000001 after a",
+             poll chat b.0 = granted 1000001 after dead a",
         ),
     ];
     for (rule, lines) in rows {
@@ -332,7 +365,7 @@ fn queues_are_bounded() {
          enter x b.0 = waiting 2 for a 10ms
          try y b.2 = granted 4
          at 10
-         enter x b.1 = waiting 10000 for b; x to b.0 2 after a",
+         enter x b.1 = waiting 10000 for b; x to b.0 2 after dead a",
     );
     let mut script = Script::new(Limits::default());
     script.run("open a 10");

@@ -3,9 +3,9 @@
 -- ARGV  (elapsed), the session, the ticket's sequence number, how many may wait, 'wait' or 'try', the milliseconds for
 --       which an idle queue is remembered
 -- Answers with the epoch and
---   'granted', the number, the previous holder ('' if forgotten)
+--   'granted', the number, the previous holder with its mark ('' if forgotten)
 --   'waiting', the number, the holder, the rest of its lease
---   'busy', the holder, the rest of its lease: for 'try', instead of waiting
+--   'busy', the holder, the rest of its lease: for 'try', instead of waiting; the holder is asked whether it knows
 --   'overloaded'
 --   'dead': the session is
 -- Nothing is written before everything that can be refused is.
@@ -20,7 +20,7 @@ end
 local moved, member, number, previous = bury()
 if ARGV[5] == 'try' then
   if member and member ~= own then
-    if moved then tell(member, number, previous) end
+    if moved then tell(member, number, previous) else push('n', member, number, previous) end
     save()
     local holder = session_of(member)
     return {epoch, 'busy', holder, digits(remaining(holder))}

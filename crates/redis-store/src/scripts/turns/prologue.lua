@@ -1,7 +1,8 @@
 -- Before every script of the turns: what the bucket knows, and the time.
 --
 -- KEYS[1]  the bucket's state: e epoch, b when it began, g until when nobody is granted anything, c the largest number,
---          t the wall clock and l the lease clock at the last request, s:ID the end of a session's lease
+--          t the wall clock and l the lease clock at the last request, s:ID the end of a session's lease,
+--          below 0 if the session was closed
 -- ARGV[1]  the microseconds that the caller saw pass since its last answered request, or ''
 --
 -- All times are microseconds. The lease clock stands still while the wall clock is set back, and goes on by no more than
@@ -37,11 +38,17 @@ local function alive(session)
   return remaining(session) > 0
 end
 
+-- Whether a ticket of the session that goes now is given back, not left behind.
+local function gives_back(session)
+  local lease = tonumber(redis.call('HGET', KEYS[1], 's:' .. session) or 0)
+  return lease < 0 or lease > now
+end
+
 -- So that no delayed request revives a dead session, it is remembered for ten minutes.
 local function forget_dead()
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 2) == 's:' and fields[i + 1] + 600000000 <= now then
+    if string.sub(fields[i], 1, 2) == 's:' and math.abs(fields[i + 1]) + 600000000 <= now then
       redis.call('HDEL', KEYS[1], fields[i])
     end
   end

@@ -1,7 +1,7 @@
 -- Before the scripts of a queue.
 --
--- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 !SESSION, the previous holder. It expires only while it
---          has no ticket.
+-- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 the previous holder: !SESSION if it gave back what it held,
+--          ?SESSION if it ended before. It expires only while it has no ticket.
 
 local tag = string.sub(KEYS[1], 1, -6)
 local key = string.sub(KEYS[2], #tag + 7)
@@ -12,11 +12,11 @@ local function session_of(member)
   return string.match(member, '^(.*):')
 end
 
--- The first ticket, its number, and the previous holder.
+-- The first ticket, its number, and the previous holder with its mark.
 local function head()
   local first = redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
-  if first[1] and string.sub(first[1], 1, 1) == '!' then
-    return first[3], first[4], string.sub(first[1], 2)
+  if first[1] and string.find(first[1], '^[!?]') then
+    return first[3], first[4], first[1]
   end
   return first[1], first[2]
 end
@@ -24,9 +24,10 @@ end
 -- Removes the head, which becomes the previous holder.
 local function pass(member, previous)
   local holder = session_of(member)
-  redis.call('ZADD', KEYS[2], 0, '!' .. holder)
-  if previous and previous ~= holder then
-    redis.call('ZREM', KEYS[2], '!' .. previous)
+  local mark = (gives_back(holder) and '!' or '?') .. holder
+  redis.call('ZADD', KEYS[2], 0, mark)
+  if previous and previous ~= mark then
+    redis.call('ZREM', KEYS[2], previous)
   end
   redis.call('ZREM', KEYS[2], member)
 end
