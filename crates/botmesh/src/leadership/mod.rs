@@ -12,6 +12,7 @@ use crate::bot::{Coordination, CoordinationConfig};
 use crate::core::coordinator::{Coordinator, Fence, Turn};
 use crate::core::entropy::{Entropy, random_hex};
 use crate::core::error::{CoordinationUnavailable, LeaseLost};
+use crate::core::id::ConversationKey;
 use crate::core::scope::Scope;
 pub(crate) use channel::ChannelLead;
 
@@ -27,6 +28,8 @@ pub(crate) struct Replicas {
     /// How long the leader's connection may be down.
     pub(crate) provider_down: Duration,
     scope: String,
+    /// Before the keys of chats.
+    chats: String,
 }
 
 impl Replicas {
@@ -38,10 +41,19 @@ impl Replicas {
             is_named: replica_id.is_some(),
             provider_down: *provider_down,
             scope: scope.id(),
+            chats: if *scope == Scope::default() { String::new() } else { format!("chat/{}/", scope.id()) },
         }
     }
 
-    /// The key of this bot's leadership of a channel. No chat and no job has it: those of chats begin with `c/`.
+    /// The key of the turns of a conversation. Bots of other scopes have their own. Those of the default scope begin with
+    /// `c/`.
+    pub(crate) fn chat_key(&self, key: &ConversationKey) -> String {
+        let mut text = self.chats.clone();
+        text.push_str(&key.encode());
+        text
+    }
+
+    /// The key of this bot's leadership of a channel. No chat and no job has it.
     pub(crate) fn channel_key(&self, name: &str) -> String {
         format!("lead/{}/{name}", self.scope)
     }

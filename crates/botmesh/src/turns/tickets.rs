@@ -10,8 +10,12 @@ use crate::core::id::ConversationKey;
 
 /// Takes a ticket for each message that waits behind the one that is handled. A ticket that cannot be taken is left to the
 /// time when its message is to run.
-async fn take_for_waiting(queues: Arc<Queues>, coordinator: Arc<dyn Coordinator>, key: ConversationKey) {
-    let encoded = key.encode();
+async fn take_for_waiting(
+    queues: Arc<Queues>,
+    coordinator: Arc<dyn Coordinator>,
+    key: ConversationKey,
+    encoded: String,
+) {
     loop {
         // The next call begins after this one was answered, so that tickets come in the order of the messages.
         let lane = queues.lanes.enter(&key).await;
@@ -29,7 +33,8 @@ impl Turns {
     pub(super) fn take_tickets(&self, key: &ConversationKey) {
         if self.world.coordinated && self.queues.begin_taking(key) {
             let coordinator = Arc::clone(&self.coordination.coordinator);
-            let taking = take_for_waiting(Arc::clone(&self.queues), coordinator, key.clone());
+            let encoded = self.world.replicas.chat_key(key);
+            let taking = take_for_waiting(Arc::clone(&self.queues), coordinator, key.clone(), encoded);
             self.world.spawn_tracked("ticket", taking);
         }
     }
@@ -58,6 +63,6 @@ impl Turns {
     }
 
     pub(super) async fn enter(&self, key: &ConversationKey) -> Result<Ticket, CoordinationUnavailable> {
-        self.coordination.coordinator.enter(&key.encode()).await
+        self.coordination.coordinator.enter(&self.world.replicas.chat_key(key)).await
     }
 }

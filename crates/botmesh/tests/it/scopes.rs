@@ -1,13 +1,17 @@
 //! Many bots in one backend: each sees, claims and sends only what is its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use botmesh::core::coordinator::MemoryHub;
+use botmesh::core::entropy::OsEntropy;
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::{InboxState, KvDurability, OutboxState};
 use botmesh::core::memory::{MemoryKv, MemoryStore};
 use botmesh::core::spawn::Spawner;
+use botmesh::core::time::{Clock, SystemClock};
 use botmesh::prelude::*;
-use botmesh::{Bot, TokioSpawner};
+use botmesh::{Bot, Coordination, TokioSpawner};
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_testing::MockProvider;
 use tokio::sync::oneshot;
@@ -41,6 +45,56 @@ fn start(durability: Durability, scope: Scope) -> Running {
         }),
     );
     Running { channel, bot, ended }
+}
+
+#[tokio::test]
+async fn bots_of_different_scopes_do_not_wait_for_each_others_chats() {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let hub = MemoryHub::new(clock);
+    let (open, _) = tokio::sync::watch::channel(false);
+    let start = |scope: Scope, waits: bool| {
+        let channel = MockProvider::new();
+        let open = open.subscribe();
+        let bot = Bot::builder()
+            .provider(channel.clone())
+            .store(MemoryStore::new())
+            .scope(scope)
+            .coordination(Coordination::new(hub.coordinator(&OsEntropy::new())))
+            .otherwise(move |c: Ctx| {
+                let mut open = open.clone();
+                async move {
+                    c.reply("begun").await?;
+                    if waits {
+                        let _ = open.wait_for(|open| *open).await;
+                    }
+                    Ok::<_, botmesh::Error>(())
+                }
+            })
+            .build()
+            .expect("a bot that can be built");
+        let running = bot.clone();
+        TokioSpawner.spawn("bot", Box::pin(async move { drop(running.run().await) }));
+        (channel, bot)
+    };
+    let bots = [
+        start(Scope::bot("one"), true),
+        start(Scope::bot("other"), true),
+        start(Scope::default(), true),
+        start(Scope { tenant: "c/ana".into(), ..Scope::default() }, false),
+    ];
+    for (channel, _) in &bots {
+        let _ = channel.deliver(Inbound::text("m1", "ana", "hi")).await.expect("an admission");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a bot that waits for the others' turn would wait for ever"
+        )]
+        let answered = tokio::time::timeout(Duration::from_secs(20), channel.wait_for_deliveries(1)).await;
+        assert!(answered.is_ok(), "a bot waits for the turn of another one's chat");
+    }
+    open.send_replace(true);
+    for (_, bot) in &bots {
+        bot.stop();
+    }
 }
 
 /// Case C09.
