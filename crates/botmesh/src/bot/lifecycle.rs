@@ -288,6 +288,7 @@ async fn given_or_alone(
         if !store.compares_checkpoints() {
             events.emit(BotEvent::CheckpointsNotCompared);
         }
+        given.coordinator.raise_floor(store.last_fence().await?);
         let handover = given.config.handover.clone();
         return Ok((given, Some(handover)));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use botmesh::core::coordinator::MemoryHub;
 use botmesh::core::inbound::Inbound;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, Fallback, HandoverConfig, HandoverOutcome};
@@ -67,6 +68,20 @@ async fn a_replica_drops_its_copy_the_next_time_it_gets_the_chat() {
     assert_eq!(b.hears("3", "Paz").await, ["First name?"]);
     assert_eq!(a.hears("4", "Bea").await, ["Last name?"], "the copy took it for a last name");
     assert_eq!(a.hears("5", "Sol").await, ["Bea Sol"]);
+}
+
+#[tokio::test]
+async fn a_flow_goes_on_with_a_coordinator_that_lost_everything_and_whose_clock_was_set_back() {
+    for durable in [true, false] {
+        let mut fleet = Fleet::new(HandoverConfig::default()).with_durability(durable);
+        fleet.hub.clock_jump(3_600_000);
+        let a = fleet.start(with(signup().persistent()));
+        assert_eq!(a.hears("1", "sign up").await, ["What is your name?"]);
+        a.dies().await;
+        fleet.hub = MemoryHub::new(Arc::new(fleet.stage.clock.clone()));
+        let b = fleet.start(with(signup().persistent()));
+        assert_eq!(b.hears("2", "Ana").await, ["How old are you, Ana?"], "the store refuses smaller numbers");
+    }
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ impl MemoryHub {
     /// back between two starts does not make the store refuse the second one.
     #[must_use]
     pub fn with_floor(self, floor: Fence) -> Self {
-        self.shared.step(|state, _| state.floor = floor);
+        self.shared.step(|state, _| state.raise_floor(floor));
         self
     }
 
@@ -148,6 +148,11 @@ impl Shared {
 }
 
 impl State {
+    fn raise_floor(&mut self, floor: Fence) {
+        self.floor = self.floor.max(floor);
+        self.machine.raise_floor(floor);
+    }
+
     /// Who is to be woken. A grant that nobody waits for is given back at once.
     fn grants(&mut self, now: Micros) -> Vec<(oneshot::Sender<Grant>, Grant)> {
         let mut grants = Vec::new();
@@ -360,6 +365,10 @@ impl Coordinator for MemoryCoordinator {
         let Some((fence, grant)) = entered? else { return Ok(None) };
         let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Some(claim.turn(fence, grant)))
+    }
+
+    fn raise_floor(&self, floor: Fence) {
+        self.current().hub.step(|state, _| state.raise_floor(floor));
     }
 
     async fn close(&self) {

@@ -68,6 +68,13 @@ pub trait Coordinator: Send + Sync + 'static {
         None
     }
 
+    /// From now on every fence is larger than `floor`: the largest one that the bot's store has seen. The bot calls it when it
+    /// starts, so that its store takes what is written under the new turns, also after the coordinator lost its data or its
+    /// clock was set back. The default does nothing.
+    fn raise_floor(&self, floor: Fence) {
+        let _ = floor;
+    }
+
     /// Ends the session: gives back every ticket and turn and lets others go on at once. Later calls fail.
     async fn close(&self);
 }

@@ -33,7 +33,7 @@ pub struct RedisCoordinatorConfig {
     pub idle_ttl: Duration,
     /// All fences are larger: the largest one that the bot's store has seen
     /// ([`last_fence`](botmesh_core::store::Store::last_fence)). [`RedisStore::coordinator`](crate::RedisStore::coordinator)
-    /// looks it up in the default scope. Default: 0.
+    /// looks it up in the default scope, and a bot that starts raises it to what its store has seen. Default: 0.
     #[serde(skip)]
     pub floor: Fence,
 }

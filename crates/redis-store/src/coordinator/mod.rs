@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use self::lane::{Job, Lane};
 use self::session::{Grant, Session, until_poll};
 use self::shared::Shared;
-use self::wire::Mode;
+use self::wire::{Entry, Mode};
 use crate::client::Client;
 use crate::{RedisConfig, RedisStore};
 pub use config::RedisCoordinatorConfig;
@@ -277,9 +277,8 @@ impl RedisCoordinator {
         let (shared, session) = (&self.inner.shared, &claim.session);
         let Claim { key, seq, .. } = claim;
         loop {
-            let asking =
-                shared.wire.enter(&session.lane.bucket, key, &session.id, *seq, mode, &shared.config);
-            let answer = asking.await;
+            let entry = Entry { key, session: &session.id, seq: *seq, mode, floor: session.lane.floor() };
+            let answer = shared.wire.enter(&session.lane.bucket, entry, &shared.config).await;
             if session.end().is_some() {
                 return Ok(None);
             }
@@ -445,6 +444,10 @@ impl Coordinator for RedisCoordinator {
 
     fn last_beat(&self) -> Option<Duration> {
         self.inner.shared.last_beat()
+    }
+
+    fn raise_floor(&self, floor: Fence) {
+        self.inner.shared.lanes().for_each(|lane| lane.saw(floor));
     }
 
     async fn close(&self) {

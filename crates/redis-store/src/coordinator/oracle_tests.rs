@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh_core::Bytes;
+use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{
     Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId,
 };
@@ -154,7 +155,13 @@ impl Pair {
         let (at, mut effects) = (self.at(), Vec::new());
         let (name, seq) = (KEYS[key], ticket.seq.to_string());
         let (session, waiters) = (ticket.session.as_str(), LIMITS.max_waiters.to_string());
-        let enter = |mode| [session, &seq, &waiters, mode, HOUR_MILLIS];
+        let last = self.machine.snapshot().last.0;
+        let floor = [0, last, last + 3_000][usize::try_from(ticket.seq % 3).unwrap()];
+        if !matches!(which, Op::Poll(_)) {
+            self.machine.raise_floor(Fence(floor));
+        }
+        let floor = floor.to_string();
+        let enter = |mode| [session, &seq, &waiters, mode, HOUR_MILLIS, &floor];
         let queue = self.queue(key);
         let (expected, (epoch, texts)) = match which {
             Op::Poll(_) => (

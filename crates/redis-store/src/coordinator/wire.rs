@@ -38,6 +38,16 @@ pub(super) enum Mode {
     Try,
 }
 
+/// How a ticket is asked for.
+pub(super) struct Entry<'a> {
+    pub(super) key: &'a str,
+    pub(super) session: &'a SessionId,
+    pub(super) seq: u64,
+    pub(super) mode: Mode,
+    /// Its number is larger.
+    pub(super) floor: Fence,
+}
+
 /// What the server pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Push {
@@ -251,25 +261,23 @@ impl Wire {
     pub(super) async fn enter(
         &self,
         bucket: &Bucket,
-        key: &str,
-        session: &SessionId,
-        seq: u64,
-        mode: Mode,
+        entry: Entry<'_>,
         config: &RedisCoordinatorConfig,
     ) -> Result<Answer<Standing>, StoreError> {
         let idle = u64::try_from(config.idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let mode: &[u8] = match mode {
+        let mode: &[u8] = match entry.mode {
             Mode::Wait => b"wait",
             Mode::Try => b"try",
         };
         let args = vec![
-            text(session.as_str()),
-            digits(seq),
+            text(entry.session.as_str()),
+            digits(entry.seq),
             digits(config.max_waiters.into()),
             Bytes::from_static(mode),
             digits(idle),
+            digits(entry.floor.0),
         ];
-        self.call(bucket, &scripts::ENTER, Some(bucket.queue(key)), args, Texts::standing).await
+        self.call(bucket, &scripts::ENTER, Some(bucket.queue(entry.key)), args, Texts::standing).await
     }
 
     pub(super) async fn leave(

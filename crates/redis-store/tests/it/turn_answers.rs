@@ -22,7 +22,7 @@ fn scripts(redis: &Redis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f09_a_turn_that_was_given_back_says_so_to_the_next_holder() {
+async fn a_turn_that_was_given_back_says_so_to_the_next_holder() {
     let redis = server();
     let (a, b) = (lasting(&redis).await, lasting(&redis).await);
     let held = take(&a, "lead").await;
@@ -47,7 +47,7 @@ async fn f09_a_turn_that_was_given_back_says_so_to_the_next_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f09_a_turn_whose_holder_died_was_not_given_back() {
+async fn a_turn_whose_holder_died_was_not_given_back() {
     let redis = server();
     let (a, b) = (replica(&redis).await, lasting(&redis).await);
     let _held = take(&a, "lead").await;
@@ -59,7 +59,7 @@ async fn f09_a_turn_whose_holder_died_was_not_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f09_a_turn_that_was_lost_was_not_given_back_though_its_replica_tells_the_server() {
+async fn a_turn_that_was_lost_was_not_given_back_though_its_replica_tells_the_server() {
     let redis = server();
     let proxy = Proxy::start(redis.address()).unwrap();
     let a = replica_at(&redis.url_at(proxy.address()), short()).await;

@@ -276,6 +276,28 @@ async fn fences_begin_above_what_the_store_has_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_floor_that_is_raised_later_counts_for_the_next_turn_and_outlives_the_data() {
+    let redis = server();
+    let future = Fence(5_000_000_000_000_000);
+    let a = replica(&redis).await;
+    let (session, early) = (a.session(), take(&a, "ana").await.fence());
+    assert!(early < future);
+    a.raise_floor(future);
+    a.raise_floor(early);
+    let first = take(&a, "ana").await;
+    assert!(first.fence() > future);
+    assert_eq!(*first.session(), session);
+    redis.command(&["FLUSHALL"]).unwrap();
+    first.lost().await;
+    let again = loop {
+        if let Ok(Some(turn)) = a.try_enter("ana").await {
+            break turn.fence();
+        }
+    };
+    assert!(again > first.fence(), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_stop_hands_over_at_once() {
     let redis = server();
     // A lease that nobody would wait for.

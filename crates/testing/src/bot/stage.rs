@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use botmesh::{Bot, BotBuilder, BotEvent, Coordination, CoordinationConfig, Durability};
-use botmesh_core::coordinator::{Fence, MemoryCoordinator, MemoryHub};
+use botmesh_core::coordinator::MemoryHub;
 use botmesh_core::entropy::{Entropy, SeededEntropy};
 use botmesh_core::error::ConfigError;
 use botmesh_core::id::{ChatId, EventId};
@@ -82,7 +82,6 @@ pub(super) struct State {
     pub(super) told: Vec<(usize, BotEvent)>,
     /// Which of it is a hand-over that was expected.
     pub(super) expected: BTreeSet<usize>,
-    has_floor: bool,
 }
 
 /// A replica, from life to life.
@@ -267,7 +266,6 @@ impl Stage {
 
     /// Lets the bot do what it can do without time passing.
     pub(super) async fn settle(&self) -> Result<(), String> {
-        self.raise_fences().await?;
         let lives = self.lives();
         let mut calm = 0;
         for _ in 0..MAX_ROUNDS {
@@ -301,25 +299,6 @@ impl Stage {
         let work: Vec<_> =
             busy.map(|(replica, life)| format!("{}: {}", self.name(replica), life.describe_work())).collect();
         work.join("; ")
-    }
-
-    /// Sees to it, once, that turns have higher numbers than those which the store knows from before.
-    async fn raise_fences(&self) -> Result<(), String> {
-        let Some(shared) = &self.shared else { return Ok(()) };
-        if std::mem::replace(&mut self.state().has_floor, true) {
-            return Ok(());
-        }
-        let floor =
-            self.store.last_fence().await.map_err(|error| format!("the store cannot be read: {error}"))?;
-        if floor > Fence(0) {
-            let _ = shared.hub.clone().with_floor(floor);
-            // Nothing has run yet: a new session takes the floor over.
-            self.lives()
-                .iter()
-                .filter_map(|life| life.coordinator.as_ref())
-                .for_each(MemoryCoordinator::lose);
-        }
-        Ok(())
     }
 
     /// Takes down what happened.

@@ -122,6 +122,11 @@ impl Machine {
         self.epoch.as_ref()
     }
 
+    /// All later numbers are larger than `floor`.
+    pub fn raise_floor(&mut self, floor: Fence) {
+        self.last = self.last.max(floor.0);
+    }
+
     /// Opens a session that lives for its lease after each time it is heard from, or until it is closed. Opening a living
     /// session is harmless. The first one begins an epoch.
     pub fn open(&mut self, id: &SessionId, opening: Opening<'_>, at: impl Into<Moment>) -> Liveness {
@@ -140,7 +145,7 @@ impl Machine {
         {
             self.grace_until = self.grace_until.max(self.born.after(lease));
         }
-        self.last = self.last.max(opening.floor.0);
+        self.raise_floor(opening.floor);
         let session = self.sessions.entry(id.clone()).or_default();
         session.lease = opening.lease;
         session.deadline = opening.lease.map(|lease| now.after(lease));

@@ -119,6 +119,10 @@ impl Script {
             ["floor", id, floor] => {
                 self.open(id, at, Opening { floor: Fence(floor.parse().unwrap()), ..Opening::default() })
             }
+            ["raise", floor] => {
+                self.machine.raise_floor(Fence(floor.parse().unwrap()));
+                return String::new();
+            }
             ["beat", id] => liveness(self.machine.beat(&SessionId::from(id), at)),
             ["close", id] => {
                 self.machine.close(&SessionId::from(id), Ending::Closed, at, out);

@@ -237,7 +237,10 @@ fn numbers_and_time() {
             "floor a 700
              enter x a.0 = granted 701
              floor b 50
-             enter y b.0 = granted 702",
+             enter y b.0 = granted 702
+             raise 900
+             raise 800
+             enter z b.1 = granted 901",
         ),
         (
             "leases keep their remaining time when the clock is set back",

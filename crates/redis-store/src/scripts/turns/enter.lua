@@ -1,7 +1,7 @@
 -- Takes a ticket at the end of the queue, unless it is there.
 --
 -- ARGV  (elapsed), the session, the ticket's sequence number, how many may wait, 'wait' or 'try', the milliseconds for
---       which an idle queue is remembered
+--       which an idle queue is remembered, the floor of the numbers
 -- Answers with the epoch and
 --   'granted', the number, the previous holder with its mark ('' if forgotten)
 --   'waiting', the number, the holder, the rest of its lease
@@ -11,6 +11,7 @@
 -- Nothing is written before everything that can be refused is.
 
 local session = ARGV[2]
+last = math.max(last, tonumber(ARGV[7]))
 local own = session .. ':' .. ARGV[3]
 local is_there = redis.call('ZSCORE', KEYS[2], own)
 if not alive(session) then
@@ -40,7 +41,7 @@ if not is_there then
   end
   last = math.max(last + 1, wall)
   redis.call('ZADD', KEYS[2], digits(last), own)
-  save('c', digits(last))
+  save()
   if not member then
     if previous then redis.call('PERSIST', KEYS[2]) end
     member, number = own, last

@@ -21,5 +21,5 @@ if not fence then
   fence = digits(last)
 end
 hold(fence, ttl)
-save('c', digits(last))
+save()
 return {epoch, 'acquired', fence}

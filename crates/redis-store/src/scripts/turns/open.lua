@@ -16,6 +16,6 @@ end
 if ARGV[4] ~= '' and ARGV[4] ~= epoch then
   grace = math.max(grace, born + lease)
 end
-save('e', epoch, 'b', digits(born), 'g', digits(grace), 'c', digits(math.max(last, tonumber(ARGV[5]))),
-  's:' .. session, digits(now + lease))
+last = math.max(last, tonumber(ARGV[5]))
+save('e', epoch, 'b', digits(born), 'g', digits(grace), 's:' .. session, digits(now + lease))
 return {epoch, 'alive'}

@@ -26,7 +26,7 @@ local function digits(number)
 end
 
 local function save(...)
-  redis.call('HSET', KEYS[1], 't', digits(wall), 'l', digits(now), ...)
+  redis.call('HSET', KEYS[1], 'c', digits(last), 't', digits(wall), 'l', digits(now), ...)
 end
 
 local function remaining(session)
