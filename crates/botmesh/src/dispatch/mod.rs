@@ -69,6 +69,8 @@ pub(crate) enum Verdict {
     Postponed(String),
     /// It did not count.
     Released,
+    /// It was another process's before it began.
+    Taken,
 }
 
 /// The routes of a bot.

@@ -6,7 +6,7 @@ mod recent;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::error::{Cas, Effect, StoreError, StoreErrorKind};
@@ -31,16 +31,14 @@ pub(crate) struct Intake {
     backlog: Arc<Semaphore>,
     /// Cancelled when everything unfinished is queued again: what is new comes after it.
     recovered: CancellationToken,
-    /// Held by the one message that runs alone.
-    suspects: Arc<Mutex<()>>,
     /// Without an inbox, redeliveries are recognised as long as they are remembered.
     recent: Recent,
 }
 
 impl Intake {
     pub(crate) fn new(world: Arc<World>, turns: Arc<Turns>, backlog: Arc<Semaphore>) -> Self {
-        let (recovered, suspects, recent) = Default::default();
-        Self { world, turns, backlog, recovered, suspects, recent }
+        let (recovered, recent) = Default::default();
+        Self { world, turns, backlog, recovered, recent }
     }
 
     /// Lets new events in.
@@ -98,7 +96,7 @@ impl Intake {
             lapses: 0,
             journaled_in: Duration::ZERO,
             unfinished: None,
-            _permit: permit,
+            _permit: Some(permit),
             alone: None,
         };
         if suspect { self.fill_alone(slot, work) } else { slot.fill(work) }
@@ -106,20 +104,13 @@ impl Intake {
 
     /// Lets a message begin after the other ones that may be what ends the process. If all of them ran at once, each death
     /// would cost the innocent among them an attempt as well, until they are given up with the guilty one.
-    ///
-    /// One that stands still holds back the others for no longer than a lease.
     fn fill_alone(&self, slot: Slot, work: Work) {
         slot.stand_back();
-        let (world, suspects) = (Arc::clone(&self.world), Arc::clone(&self.suspects));
+        let (world, turns) = (Arc::clone(&self.world), Arc::clone(&self.turns));
         self.world.spawn_tracked("suspect", async move {
-            let Some(open) = &world.journal else { return };
-            let alone = tokio::select! {
-                biased;
-                () = world.stopping.cancelled() => return,
-                alone = suspects.lock_owned() => Some(alone),
-                () = world.seams.clock.sleep(open.config.inbox.lease) => None,
-            };
-            slot.fill(Work { alone, ..work });
+            if let Some(alone) = world.stopping.run_until_cancelled(turns.alone()).await {
+                slot.fill(Work { alone, ..work });
+            }
         });
     }
 
@@ -139,7 +130,7 @@ impl Intake {
                 lapses: 0,
                 journaled_in: Duration::ZERO,
                 unfinished: None,
-                _permit: permit,
+                _permit: Some(permit),
                 alone: None,
             });
         }
@@ -288,7 +279,7 @@ impl Parts {
             lapses,
             journaled_in,
             unfinished: None,
-            _permit: permit,
+            _permit: Some(permit),
             alone: None,
         });
     }

@@ -1,5 +1,6 @@
 //! One message of a conversation at a time, in the order of arrival; conversations in parallel.
 
+mod left;
 mod queues;
 mod tickets;
 mod worker;
@@ -7,7 +8,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::bot::Coordination;
 use crate::core::id::ConversationKey;
@@ -17,6 +18,7 @@ use crate::core::time::Timestamp;
 use crate::dispatch::Dispatcher;
 use crate::metrics::Unfinished;
 use crate::world::World;
+use left::Left;
 use queues::Queues;
 pub(crate) use queues::Slot;
 
@@ -36,7 +38,7 @@ pub(crate) struct Work {
     /// Kept until it is finished.
     pub(crate) unfinished: Option<Unfinished>,
     /// Its share of the backlog, given back when it is finished.
-    pub(crate) _permit: OwnedSemaphorePermit,
+    pub(crate) _permit: Option<OwnedSemaphorePermit>,
     /// Held by a message that may be what ends the process: one of them runs at a time.
     pub(crate) alone: Option<OwnedMutexGuard<()>>,
 }
@@ -47,6 +49,9 @@ pub(crate) struct Turns {
     dispatcher: Dispatcher,
     running: Arc<Semaphore>,
     queues: Arc<Queues>,
+    left: Left,
+    /// Held by the one message that runs alone.
+    suspects: Arc<Mutex<()>>,
 }
 
 impl Turns {
@@ -57,13 +62,25 @@ impl Turns {
         max_concurrent: usize,
     ) -> Arc<Self> {
         let running = Arc::new(Semaphore::new(max_concurrent));
-        Arc::new(Self { world, coordination, dispatcher, running, queues: Arc::default() })
+        let (queues, left, suspects) = Default::default();
+        Arc::new(Self { world, coordination, dispatcher, running, queues, left, suspects })
     }
 
     /// Takes the next place in the conversation's queue. Places are served in the order of these calls, whenever they
     /// are filled.
     pub(crate) fn reserve(self: &Arc<Self>, key: ConversationKey) -> Slot {
         Queues::reserve(self, key)
+    }
+
+    /// Waits for the end of the other messages that may be what ends the process. One that stands still holds back the others for
+    /// no longer than a lease.
+    pub(crate) async fn alone(&self) -> Option<OwnedMutexGuard<()>> {
+        let open = self.world.journal.as_ref()?;
+        tokio::select! {
+            biased;
+            alone = Arc::clone(&self.suspects).lock_owned() => Some(alone),
+            () = self.world.seams.clock.sleep(open.config.inbox.lease) => None,
+        }
     }
 
     pub(crate) fn dispatcher(&self) -> &Dispatcher {

@@ -123,6 +123,31 @@ impl Queues {
         self.lock().conversations.get_mut(key)?.pop_filled()
     }
 
+    /// The messages that wait and arrived before `order`.
+    pub(super) fn take_earlier(&self, key: &ConversationKey, order: i64) -> Vec<Work> {
+        let mut inner = self.lock();
+        let Some(queue) = inner.conversations.get_mut(key) else { return Vec::new() };
+        let mut earlier = Vec::new();
+        for (_, place) in &mut queue.slots {
+            if matches!(place, Place::Filled(work) if work.record.as_ref().is_some_and(|stored| stored.record.order < order))
+                && let Place::Filled(work) = std::mem::replace(place, Place::Cancelled)
+            {
+                earlier.push(*work);
+            }
+        }
+        earlier
+    }
+
+    /// Puts a message before all that wait.
+    pub(super) fn put_first(&self, key: &ConversationKey, work: Work) {
+        let mut inner = self.lock();
+        let id = inner.next_slot;
+        inner.next_slot += 1;
+        if let Some(queue) = inner.conversations.get_mut(key) {
+            queue.slots.push_front((id, Place::Filled(Box::new(work))));
+        }
+    }
+
     /// The worker's next message; if there is none, the worker is dismissed.
     pub(super) fn next_or_dismiss(&self, key: &ConversationKey) -> Option<Work> {
         let mut inner = self.lock();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+
 use super::Turns;
 use super::queues::Queues;
 use crate::core::coordinator::{Coordinator, Ticket, Turn};
@@ -39,12 +41,15 @@ impl Turns {
         }
     }
 
-    /// The turn of the conversation's next message.
-    pub(super) async fn next_turn(&self, key: &ConversationKey) -> Result<Turn, CoordinationUnavailable> {
+    /// The turn of the conversation's next message, and whether it came later than the message did.
+    pub(super) async fn next_turn(
+        &self,
+        key: &ConversationKey,
+    ) -> Result<(Turn, bool), CoordinationUnavailable> {
         if !self.world.coordinated {
-            return self.enter(key).await?.granted().await;
+            return Ok((self.enter(key).await?.granted().await?, false));
         }
-        let (mut ticket, waited) = {
+        let (mut ticket, taken) = {
             let _lane = self.queues.lanes.enter(key).await;
             match self.queues.next_ticket(key) {
                 Some(ticket) => (ticket, true),
@@ -52,14 +57,18 @@ impl Turns {
             }
         };
         self.take_tickets(key);
-        match ticket.granted().await {
-            Err(_) if waited => {
+        if let Some(Ok(turn)) = ticket.granted().now_or_never() {
+            return Ok((turn, taken));
+        }
+        let turn = match ticket.granted().await {
+            Err(_) if taken => {
                 // The session died that took it, and the others with it.
                 self.queues.forget_tickets(key);
                 self.enter(key).await?.granted().await
             }
             granted => granted,
-        }
+        };
+        Ok((turn?, true))
     }
 
     pub(super) async fn enter(&self, key: &ConversationKey) -> Result<Ticket, CoordinationUnavailable> {

@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::{Turns, Work};
 use crate::bot::OnHandlerError;
 use crate::core::coordinator::Turn;
-use crate::core::error::{Cas, CoordinationUnavailable, CoordinationUnavailableReason};
+use crate::core::error::{Cas, CoordinationUnavailable, CoordinationUnavailableReason, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
@@ -25,13 +25,22 @@ use crate::world::OpenJournal;
 const TAKING: &str = "taking a turn";
 
 /// A message whose handler ended, before that is durable.
-struct Finished {
-    turn: Option<Turn>,
-    work: Work,
-    verdict: Verdict,
+pub(super) struct Finished {
+    pub(super) turn: Option<Turn>,
+    pub(super) work: Work,
+    pub(super) verdict: Verdict,
     /// That its sends arrived.
-    sent: Unrecorded,
-    ended: Option<EndedConversation>,
+    pub(super) sent: Unrecorded,
+    pub(super) ended: Option<EndedConversation>,
+    /// Another message of the chat is handled under the same turn.
+    pub(super) keeps_turn: bool,
+}
+
+impl Finished {
+    fn unhandled(turn: Option<Turn>, work: Work, verdict: Verdict) -> Self {
+        let (sent, ended) = Default::default();
+        Self { turn, work, verdict, sent, ended, keeps_turn: false }
+    }
 }
 
 /// When a message is tried again.
@@ -177,7 +186,11 @@ impl Turns {
 
     /// Makes durable that a message is finished, and in the same commit that the next one begins. Returns the next one
     /// if it may run.
-    async fn settle(&self, mut finished: Option<Finished>, mut next: Option<Work>) -> Option<Work> {
+    pub(super) async fn settle(
+        &self,
+        mut finished: Option<Finished>,
+        mut next: Option<Work>,
+    ) -> Option<Work> {
         if let Some(open) = &self.world.journal {
             let lapses = self.lapses();
             let ending = finished.as_ref().and_then(|finished| self.ending(open, finished));
@@ -227,6 +240,7 @@ impl Turns {
             stored.record.fail(error, now + delay, config.max_attempts, now)
         };
         let record = match &finished.verdict {
+            Verdict::Taken => return None,
             Verdict::Done => stored.record.finish(now),
             Verdict::Released => stored.record.release(now),
             Verdict::Failed(error) => retry(error),
@@ -270,25 +284,57 @@ impl Turns {
         {
             self.dispatcher.forget_ended(&turn, ended).await;
         }
-        turn.release();
+        if !finished.keeps_turn {
+            turn.release();
+        }
     }
 
     async fn run(&self, key: &ConversationKey, work: Work) -> Finished {
-        let turn = match self.within_turn_wait(key, self.next_turn(key)).await {
+        let mut waited = false;
+        let taking = async {
+            let turn;
+            (turn, waited) = self.next_turn(key).await?;
+            Ok(turn)
+        };
+        let turn = match self.within_turn_wait(key, taking).await {
             Ok(turn) => {
                 self.world.events.over(TAKING);
                 turn
             }
             Err(error) => {
                 self.world.events.trouble(TAKING, &error);
-                let verdict = Verdict::Failed(describe(&error));
-                return Finished { turn: None, work, verdict, sent: Unrecorded::default(), ended: None };
+                return Finished::unhandled(None, work, Verdict::Failed(describe(&error)));
             }
         };
         if self.world.coordinated && turn.previous_holder() != Some(turn.session()) {
             // What it left unfinished must not be overtaken.
             self.world.backlog.note(&key.chat);
+            match self.is_ours(&work, waited).await {
+                Ok(true) => self.finish_left(&turn, key, &work).await,
+                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+                Err(error) => {
+                    return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
+                }
+            }
         }
+        self.run_under(turn, key, work).await
+    }
+
+    /// Whether the message is still this process's. One that waited for its turn may have been handled by the replica that had
+    /// the turn before: see [`finish_left`](Self::finish_left).
+    async fn is_ours(&self, work: &Work, waited: bool) -> Result<bool, StoreError> {
+        /// In so little time nobody finds a message and handles it.
+        const AT_ONCE: Duration = Duration::from_millis(2);
+        let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return Ok(true) };
+        if !waited && self.world.now() < stored.record.changed + AT_ONCE {
+            return Ok(true);
+        }
+        let now = open.journal.inbox().get(&stored.record.id).await?;
+        Ok(now.is_some_and(|now| now.version == stored.version))
+    }
+
+    /// Handles a message under a turn of its chat.
+    pub(super) async fn run_under(&self, turn: Turn, key: &ConversationKey, work: Work) -> Finished {
         let record = work.record.as_ref().map(|stored| stored.record.id.clone());
         let base =
             record.as_ref().map(|record| key_base(&work.inbound).unwrap_or_else(|| record.to_string()));
@@ -325,7 +371,8 @@ impl Turns {
                 .emit(BotEvent::LeaseLost { key: key.clone(), reason: format!("{:?}", lost.reason) });
             verdict = Verdict::Released;
         }
-        Finished { turn: Some(turn), work, verdict, sent: scope.close(), ended: handled.ended }
+        let (turn, sent, ended) = (Some(turn), scope.close(), handled.ended);
+        Finished { turn, work, verdict, sent, ended, keeps_turn: false }
     }
 
     /// A turn of the conversation for something other than its next message.

@@ -24,6 +24,7 @@ mod keys;
 mod leadership;
 mod leadership_sends;
 mod leases;
+mod left;
 mod long_texts;
 mod media;
 mod notices;
