@@ -9,11 +9,12 @@ use botmesh::core::entropy::{Entropy, SeededEntropy};
 use crate::child::{Place, by_chat, pause};
 use crate::desk::Desk;
 
-/// The seed of a run: another one by `BOTMESH_SEED`. Each test takes its own `salt`.
+/// The seed of a run, which `BOTMESH_SEED` repeats. Each test takes its own `salt`.
 pub(crate) fn seed(salt: u64) -> u64 {
-    let seed =
-        std::env::var("BOTMESH_SEED").ok().map(|seed| seed.parse().expect("BOTMESH_SEED is a whole number"));
-    seed.unwrap_or(20_260_501) ^ salt
+    match std::env::var("BOTMESH_SEED") {
+        Ok(seed) => seed.parse().expect("BOTMESH_SEED is a whole number"),
+        Err(_) => 20_260_501 ^ salt,
+    }
 }
 
 /// Messages of some chats, and what each chat must be answered.
@@ -54,8 +55,16 @@ impl Script {
     pub(crate) fn check_replies(&self, replies: &[(String, String, String)], place: &Place) {
         let chats = by_chat(replies);
         for (chat, expected) in &self.expected {
-            let expected = expected.iter().map(String::as_str).collect();
-            assert_eq!(chats.get(chat.as_str()), Some(&expected), "{chat}\n{}", place.complaints());
+            let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+            let said = chats.get(chat.as_str()).cloned().unwrap_or_default();
+            let same = expected.iter().zip(&said).take_while(|(one, other)| one == other).count();
+            assert!(
+                said == expected,
+                "{chat}: after {same} replies it says {:?}, not {:?}\n{}",
+                &said[same..],
+                &expected[same..],
+                place.complaints()
+            );
         }
         assert_eq!(replies.len(), self.lines.len(), "replies to nothing");
     }

@@ -15,6 +15,7 @@ use crate::child::Place;
 /// After so long without a sign a message is given again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// A user writes on when the message before is answered.
 pub(super) struct Feeder<'a> {
     place: &'a Place,
     entropy: &'a SeededEntropy,
