@@ -95,9 +95,8 @@ impl Replica {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the service starts");
         let (tell, answers) = mpsc::channel();
         let printed = BufReader::new(child.stdout.take().expect("its output"));
-        std::thread::spawn(move || {
-            printed.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
-        });
+        let listen = move || printed.lines().map_while(Result::ok).try_for_each(|line| tell.send(line));
+        std::thread::Builder::new().spawn(listen).expect("a thread");
         let replica = Self { child, address, answers };
         replica.until("/ready", "200");
         replica
@@ -145,7 +144,7 @@ impl Replica {
             Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().expect("kill");
         assert!(asked.success());
         let (tell, ended) = mpsc::channel();
-        std::thread::spawn(move || tell.send(self.child.wait()));
+        std::thread::Builder::new().spawn(move || tell.send(self.child.wait())).expect("a thread");
         let grace = setting(&recipe("systemd/bot@.service"), "TimeoutStopSec").parse().expect("a number");
         let status =
             ended.recv_timeout(Duration::from_secs(grace)).expect("it stops in time").expect("it ran");
