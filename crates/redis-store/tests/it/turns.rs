@@ -73,6 +73,30 @@ pub(crate) fn calls(redis: &Redis, command: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_nobody_waits_for_is_two_scripts_of_six_commands_each() {
+    const INSIDE: [&str; 10] =
+        ["time", "hmget", "hget", "hset", "zrange", "zscore", "zcard", "zadd", "zrem", "publish"];
+    let redis = server();
+    let a = replica_at(redis.url(), short().with_lease(Duration::from_secs(600))).await;
+    let inside = || {
+        let expiry = calls(&redis, "persist") + calls(&redis, "pexpire");
+        expiry + INSIDE.iter().map(|command| calls(&redis, command)).sum::<u64>()
+    };
+    let turn = async || {
+        let scripts = calls(&redis, "evalsha");
+        take(&a, "ana").await.release();
+        until("it is given back", || calls(&redis, "evalsha") == scripts + 2).await;
+    };
+    // The first one leaves behind who held it.
+    turn().await;
+    let before = inside();
+    for _ in 0..20 {
+        turn().await;
+    }
+    assert_eq!(inside() - before, 20 * 12);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tickets_are_served_in_order_across_replicas() {
     let redis = server();
     let replicas = [replica(&redis).await, replica(&redis).await];

@@ -13,12 +13,12 @@
 local session = ARGV[2]
 last = math.max(last, tonumber(ARGV[7]))
 local own = session .. ':' .. ARGV[3]
-local is_there = redis.call('ZSCORE', KEYS[2], own)
 if not alive(session) then
   save()
   return {epoch, 'dead'}
 end
 local moved, member, number, previous = bury()
+local is_there = member and (member == own or redis.call('ZSCORE', KEYS[2], own))
 if ARGV[5] == 'try' then
   if member and member ~= own then
     if moved then tell(member, number, previous) else push('n', member, number, previous) end
@@ -33,7 +33,7 @@ if ARGV[5] == 'try' then
   end
 end
 if not is_there then
-  local tickets = redis.call('ZCARD', KEYS[2]) - (previous and 1 or 0)
+  local tickets = member and redis.call('ZCARD', KEYS[2]) - (previous and 1 or 0) or 0
   if tickets > tonumber(ARGV[4]) then
     if moved then tell(member, number, previous) end
     save()

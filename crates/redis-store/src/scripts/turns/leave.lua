@@ -4,18 +4,19 @@
 -- Answers with the epoch and 'left' or 'unknown'; then, if the next ticket is of the same session, what a push says.
 
 local own = ARGV[2] .. ':' .. ARGV[3]
-if not redis.call('ZSCORE', KEYS[2], own) then
+local first, _, before, is_last = head()
+if first ~= own and not redis.call('ZSCORE', KEYS[2], own) then
   save()
   return {epoch, 'unknown'}
 end
-local first, _, before = head()
 if first == own then
   pass(own, before)
 else
   redis.call('ZREM', KEYS[2], own)
 end
 save()
-local moved, member, number, previous = bury()
+local moved, member, number, previous
+if not is_last then moved, member, number, previous = bury() end
 if not member then
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 elseif first == own or moved then

@@ -4,6 +4,7 @@
 -- Answers with the epoch and 'alive' or 'dead'.
 
 forget_dead()
+local born = tonumber(redis.call('HGET', KEYS[1], 'b') or 0)
 local session, lease = ARGV[2], tonumber(ARGV[3])
 if redis.call('HEXISTS', KEYS[1], 's:' .. session) == 1 and not alive(session) then
   save()

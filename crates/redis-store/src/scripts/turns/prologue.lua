@@ -10,18 +10,19 @@
 
 local time = redis.call('TIME')
 local wall = time[1] * 1000000 + time[2]
-local state = redis.call('HMGET', KEYS[1], 'e', 'c', 't', 'l', 'g', 'b')
+local state = redis.call('HMGET', KEYS[1], 'e', 'c', 't', 'l', 'g', 's:' .. ARGV[2])
 local epoch = state[1] or ''
 local last = tonumber(state[2] or 0)
 local grace = tonumber(state[5] or 0)
-local born = tonumber(state[6] or 0)
 local now = wall
 if state[3] then
   now = tonumber(state[4]) + math.min(math.max(wall - state[3], 0), tonumber(ARGV[1]) or math.huge)
 end
 
--- A double as text, to the last digit.
+-- A double as text, to the last digit. Most often it is the time, whose digits are there.
+local wall_digits = time[1] .. string.sub('00000' .. time[2], -6)
 local function digits(number)
+  if number == wall then return wall_digits end
   return string.format('%.0f', number)
 end
 
@@ -29,9 +30,15 @@ local function save(...)
   redis.call('HSET', KEYS[1], 'c', digits(last), 't', digits(wall), 'l', digits(now), ...)
 end
 
+-- The end of a session's lease, 0 for none. That of the caller has been read already.
+local function lease_of(session)
+  local lease = state[6]
+  if session ~= ARGV[2] then lease = redis.call('HGET', KEYS[1], 's:' .. session) end
+  return tonumber(lease or 0)
+end
+
 local function remaining(session)
-  local lease = redis.call('HGET', KEYS[1], 's:' .. session)
-  return lease and math.max(lease - now, 0) or 0
+  return math.max(lease_of(session) - now, 0)
 end
 
 local function alive(session)
@@ -40,7 +47,7 @@ end
 
 -- Whether a ticket of the session that goes now is given back, not left behind.
 local function gives_back(session)
-  local lease = tonumber(redis.call('HGET', KEYS[1], 's:' .. session) or 0)
+  local lease = lease_of(session)
   return lease < 0 or lease > now
 end
 

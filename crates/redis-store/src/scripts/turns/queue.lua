@@ -3,31 +3,26 @@
 -- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 the previous holder: !SESSION if it gave back what it held,
 --          ?SESSION if it ended before. It expires only while it has no ticket.
 
-local tag = string.sub(KEYS[1], 1, -6)
-local key = string.sub(KEYS[2], #tag + 7)
--- The channels of the replicas are those of all buckets.
-local wake = string.match(tag, '^(.*:)%d+}:$') .. 'wake}:'
-
 local function session_of(member)
   return string.match(member, '^(.*):')
 end
 
--- The first ticket, its number, and the previous holder with its mark.
+-- The first ticket, its number, the previous holder with its mark, and whether there is no other ticket.
 local function head()
-  local first = redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
+  local first = redis.call('ZRANGE', KEYS[2], 0, 2, 'WITHSCORES')
   if first[1] and string.find(first[1], '^[!?]') then
-    return first[3], first[4], first[1]
+    return first[3], first[4], first[1], not first[5]
   end
-  return first[1], first[2]
+  return first[1], first[2], nil, not first[3]
 end
 
 -- Removes the head, which becomes the previous holder.
 local function pass(member, previous)
   local holder = session_of(member)
   local mark = (gives_back(holder) and '!' or '?') .. holder
-  redis.call('ZADD', KEYS[2], 0, mark)
-  if previous and previous ~= mark then
-    redis.call('ZREM', KEYS[2], previous)
+  if mark ~= previous then
+    redis.call('ZADD', KEYS[2], 0, mark)
+    if previous then redis.call('ZREM', KEYS[2], previous) end
   end
   redis.call('ZREM', KEYS[2], member)
 end
@@ -46,6 +41,10 @@ end
 
 -- An error must not end a script that has written; whoever misses a push asks.
 local function push(kind, member, number, previous)
+  local tag = string.sub(KEYS[1], 1, -6)
+  local key = string.sub(KEYS[2], #tag + 7)
+  -- The channels of the replicas are those of all buckets.
+  local wake = string.match(tag, '^(.*:)%d+}:$') .. 'wake}:'
   local session, seq = string.match(member, '^(.*):(%d+)$')
   local text = table.concat({kind, epoch, session, seq, digits(number), previous or '', key}, '|')
   redis.pcall('PUBLISH', wake .. string.match(session, '^[^.]*'), text)
