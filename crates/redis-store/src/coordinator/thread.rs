@@ -203,7 +203,11 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
             Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
                 Job::Leave { session, key, seq } => Box::pin(leave(shared, session, key, seq)),
                 Job::Ask(session) => Box::pin(ask_for(shared, session)),
-                Job::End(session) => Box::pin(async move { end(shared, &session).await }),
+                Job::End(session) => Box::pin(async move {
+                    // Others go on as soon as the server knows. What was checked right before must have arrived.
+                    shared.clock.sleep(shared.margin).await;
+                    end(shared, &session).await;
+                }),
             }),
             Some(()) = calls.next(), if !calls.is_empty() => {}
             () = lane.sooner.notified() => {}

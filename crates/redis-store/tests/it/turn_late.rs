@@ -59,6 +59,27 @@ async fn heartbeats_that_fail_cost_nothing_unless_none_arrives_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_go_on_after_a_loss_when_what_was_checked_before_it_has_arrived() {
+    let redis = server();
+    let config = || short().with_lease(LEASE * 4);
+    let (proxy, a) = behind(&redis, config()).await;
+    let b = replica_at(redis.url(), config()).await;
+    let held = take(&a, "ana").await;
+    let mut next = enter(&b, "ana").await;
+    let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap();
+    let epoch = epoch.text().unwrap();
+    let dead = format!("*2\r\n${}\r\n{epoch}\r\n$4\r\ndead\r\n", epoch.len());
+    proxy.answer(BEAT, dead, 1).unwrap();
+    assert_eq!(held.lost().await.reason, LeaseLostReason::Expired);
+    let lost = server_time(&redis);
+    let turn = next.granted().await.unwrap();
+    let waited = Duration::from_micros(server_time(&redis) - lost);
+    // The margin is 600 ms; the test may have been late to notice.
+    assert!(waited > Duration::from_millis(150), "granted {waited:?} after the check of another one");
+    assert!(!turn.was_given_back());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_ends_before_the_server_gives_it_away_however_late_answers_come() {
     let redis = server();
     let (proxy, a) = behind(&redis, short().with_lease(LEASE * 4)).await;
