@@ -22,8 +22,8 @@
 //! # What it does not show
 //!
 //! Time stands still, so nothing is said about delays. A sweep may find the same thing for ever: that it must not is only
-//! shown for states in which nothing else can happen ("no record is stuck"). User state, flows and the coordinator's turns
-//! are not in it.
+//! shown for states in which nothing else can happen ("no record is stuck"). User state and flows are not in it; turns have
+//! a model of their own (`tests/turns`).
 //!
 //! [`Follows`]: botmesh_core::journal::Follows
 //! [`InboxRecord`]: botmesh_core::journal::InboxRecord
