@@ -168,8 +168,17 @@ fn add(report: &mut Report, all: &[Waiting], pushes: &[Samples]) {
          is and (one thread) on the caller's, and beside a bare push on one thread ({} µs at the median).",
         at(pushes, 0.5).text(1.0, 0),
     );
-    let heads =
-        ["wait", "p50 µs", "p99 µs", "ping p50 µs", "ping p99 µs", "p50 in round trips", "p50 in pushes"];
+    let heads = [
+        "wait",
+        "p50 µs",
+        "p99 µs",
+        "ping p50 µs",
+        "ping p99 µs",
+        "p50 in pings",
+        "ping p50 µs, one thread",
+        "p50 in these",
+        "p50 in bare pushes",
+    ];
     let mut table = Table::new(&title, heads);
     let mut figures = Vec::new();
     let medians = |rounds: &[Samples]| -> Vec<f64> {
