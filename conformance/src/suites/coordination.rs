@@ -26,6 +26,7 @@ fn cases() -> Vec<Case> {
         one_holder_at_a_time: "whatever the replicas do, a key has one holder, and each one a larger fence",
         who_tries_does_not_wait: "a turn is taken if it is free, and nothing is left behind if not",
         keys_do_not_wait_for_each_other: "who holds one key keeps nobody from another, nor itself",
+        who_gives_up_before_its_turn_did_not_hold: "a ticket that is given up before its turn leaves the last holder the last one",
         dropped_waits_leave_no_ticket: "a ticket that is dropped, granted or not, is in nobody's way",
         a_dead_holder_is_replaced: "the turn of a replica that died goes to the next one, with a larger fence",
         a_dead_waiter_is_skipped: "the tickets of a replica that died are in nobody's way",
@@ -138,6 +139,27 @@ async fn keys_do_not_wait_for_each_other(context: &mut Context) -> CaseResult {
         take(&replicas[1], &context.scope("c")).await?,
     ];
     ensure!(turns.iter().all(|turn| turn.check().is_ok()), "a turn is lost while nothing happens");
+    close(&replicas).await;
+    PASSED
+}
+
+/// One that sees its own session as the previous holder takes what it remembers of the chat for the latest.
+async fn who_gives_up_before_its_turn_did_not_hold(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let (one, other) = (&replicas[0], &replicas[1]);
+    let key = context.scope("chat");
+    take(one, &key).await?.release();
+    let held = take(other, &key).await?;
+    let granted_unseen = enter(one, &key).await?;
+    held.release();
+    drop(granted_unseen);
+    drop(enter(one, &key).await?);
+    let turn = take(one, &key).await?;
+    ensure!(
+        turn.previous_holder() == Some(held.session()),
+        "the last holder is {:?}",
+        turn.previous_holder()
+    );
     close(&replicas).await;
     PASSED
 }

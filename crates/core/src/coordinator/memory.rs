@@ -163,7 +163,7 @@ impl State {
                 match self.waiters.remove(&ticket) {
                     Some(waiter) => grants.push((waiter, Grant { previous })),
                     None => {
-                        self.machine.leave(&key, &ticket, now, &mut self.effects);
+                        self.machine.cancel(&key, &ticket, now, &mut self.effects);
                     }
                 }
             }
@@ -346,7 +346,13 @@ impl Coordinator for MemoryCoordinator {
                 Standing::Busy { .. } | Standing::Unknown | Standing::Dead => Err(down(CLOSED_COORDINATOR)),
             });
         let (fence, place) = entered?;
-        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
+        let claim = Claim {
+            session,
+            key: Arc::from(key),
+            ticket,
+            left: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        };
         Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
     }
 
@@ -363,7 +369,13 @@ impl Coordinator for MemoryCoordinator {
             }
         });
         let Some((fence, grant)) = entered? else { return Ok(None) };
-        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
+        let claim = Claim {
+            session,
+            key: Arc::from(key),
+            ticket,
+            left: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        };
         Ok(Some(claim.turn(fence, grant)))
     }
 
@@ -382,11 +394,14 @@ struct Claim {
     key: Arc<str>,
     ticket: TicketId,
     left: AtomicBool,
+    /// Somebody has its turn.
+    held: AtomicBool,
 }
 
 impl Claim {
     /// The turn that was granted to it.
     fn turn(self, fence: Fence, grant: Grant) -> Turn {
+        self.held.store(true, Ordering::SeqCst);
         let session = self.session.id.clone();
         let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
         let handle = Arc::new(MemoryTurn { claim: self, given_back, released: Notify::new() });
@@ -399,7 +414,10 @@ impl Claim {
             return false;
         }
         let waiter = self.session.hub.step(|state, now| {
-            state.machine.leave(&self.key, &self.ticket, now, &mut state.effects);
+            match self.held.load(Ordering::SeqCst) {
+                true => state.machine.leave(&self.key, &self.ticket, now, &mut state.effects),
+                false => state.machine.cancel(&self.key, &self.ticket, now, &mut state.effects),
+            };
             if state.waiters.is_empty() { None } else { state.waiters.remove(&self.ticket) }
         });
         drop(waiter);

@@ -179,7 +179,7 @@ impl Turn {
     }
 
     /// The session that held the key before; `None` if it is forgotten. If it is this turn's own session, what this
-    /// process remembers of the chat is still the latest.
+    /// process remembers of the chat is still the latest. Tickets that were given up before their turn do not count.
     pub fn previous_holder(&self) -> Option<&SessionId> {
         self.previous.as_ref()
     }

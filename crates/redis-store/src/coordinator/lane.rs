@@ -13,8 +13,8 @@ use super::session::Session;
 
 /// What the thread is to do.
 pub(super) enum Job {
-    /// Give a ticket back, until the server has taken it.
-    Leave { session: Arc<Session>, key: Arc<str>, seq: u64 },
+    /// Give a ticket back, until the server has taken it. `held`: somebody had its turn.
+    Leave { session: Arc<Session>, key: Arc<str>, seq: u64, held: bool },
     /// Ask for every ticket of a session, those that hold too.
     Ask(Arc<Session>),
     /// Tell the server of the end of a session.

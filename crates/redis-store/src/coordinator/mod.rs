@@ -6,6 +6,7 @@ mod bucket_tests;
 mod config;
 #[cfg(test)]
 mod config_tests;
+mod failure;
 mod lane;
 #[cfg(test)]
 mod oracle_tests;
@@ -18,22 +19,20 @@ mod wire;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::coordinator::machine::{Locking, Standing};
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
-use botmesh_core::error::{
-    CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason, StoreError,
-    StoreErrorKind,
-};
+use botmesh_core::error::{CoordinationUnavailable, LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::store::Store as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use self::failure::{Failure, closed, ended, overloaded, timeout, unavailable, unreachable};
 use self::lane::{Job, Lane};
 use self::session::{Grant, Session, until_poll};
 use self::shared::Shared;
@@ -360,61 +359,8 @@ impl fmt::Debug for RedisCoordinator {
     }
 }
 
-/// Why a call is being tried again.
-#[derive(Default)]
-struct Failure(Mutex<Option<StoreError>>);
-
-impl Failure {
-    fn set(&self, error: StoreError) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-
-    fn take(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
 fn lock_ttl(ttl: Duration) -> Duration {
     ttl.clamp(Duration::from_millis(1), botmesh_core::coordinator::machine::MAX_LOCK_TTL)
-}
-
-type Source = Box<dyn std::error::Error + Send + Sync>;
-
-fn because(reason: CoordinationUnavailableReason, source: Source) -> CoordinationUnavailable {
-    CoordinationUnavailable { reason, source: Some(source) }
-}
-
-fn overloaded(source: Source) -> CoordinationUnavailable {
-    because(CoordinationUnavailableReason::Overloaded, source)
-}
-
-fn down(source: Source) -> CoordinationUnavailable {
-    because(CoordinationUnavailableReason::Down, source)
-}
-
-fn unreachable() -> CoordinationUnavailable {
-    down("the server cannot be reached".into())
-}
-
-fn closed() -> CoordinationUnavailable {
-    down("the coordinator is closed".into())
-}
-
-fn ended() -> CoordinationUnavailable {
-    down("the session of the ticket has ended; take another one".into())
-}
-
-fn timeout(wait: Duration) -> CoordinationUnavailable {
-    let what = format!("the turn did not come within {}", botmesh_core::duration::format(wait));
-    because(CoordinationUnavailableReason::Timeout, what.into())
-}
-
-fn unavailable(error: StoreError) -> CoordinationUnavailable {
-    let reason = match error.kind() {
-        StoreErrorKind::Full => CoordinationUnavailableReason::Overloaded,
-        _ => CoordinationUnavailableReason::Down,
-    };
-    because(reason, error.into())
 }
 
 #[async_trait]
@@ -463,6 +409,8 @@ struct Claim {
     session: Arc<Session>,
     key: Arc<str>,
     seq: u64,
+    /// Somebody has its turn.
+    is_held: AtomicBool,
     is_left: AtomicBool,
     left: CancellationToken,
 }
@@ -475,6 +423,7 @@ impl Claim {
             inner: Arc::clone(inner),
             session: Arc::clone(session),
             key: Arc::clone(key),
+            is_held: AtomicBool::new(false),
             is_left: AtomicBool::new(false),
             left: CancellationToken::new(),
         })
@@ -482,6 +431,7 @@ impl Claim {
 
     /// The turn that was granted to it.
     fn turn(self, fence: Fence, grant: Grant) -> Turn {
+        self.is_held.store(true, Ordering::SeqCst);
         let session = self.session.id.clone();
         let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
         let previous = grant.previous.map(|previous| previous.session);
@@ -503,7 +453,8 @@ impl Claim {
         // The tickets of a session that ended are given back with it.
         if self.session.end().is_none() {
             let (session, key) = (Arc::clone(&self.session), Arc::clone(&self.key));
-            self.session.lane.job(Job::Leave { session, key, seq: self.seq });
+            let held = self.is_held.load(Ordering::SeqCst);
+            self.session.lane.job(Job::Leave { session, key, seq: self.seq, held });
         }
     }
 }

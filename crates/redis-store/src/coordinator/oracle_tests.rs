@@ -31,7 +31,7 @@ enum Op {
     Close(usize, Ending),
     Enter(usize, usize, bool),
     Repeat(usize),
-    Leave(usize),
+    Leave(usize, bool),
     Poll(usize),
     Lock(usize, usize),
     Renew(usize, usize),
@@ -54,7 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(r, ending)| Op::Close(r, ending)),
         12 => (key.clone(), replica.clone(), prop::bool::weighted(0.8)).prop_map(|(k, r, w)| Op::Enter(k, r, w)),
         2 => any::<usize>().prop_map(Op::Repeat),
-        8 => any::<usize>().prop_map(Op::Leave),
+        8 => (any::<usize>(), any::<bool>()).prop_map(|(which, held)| Op::Leave(which, held)),
         5 => any::<usize>().prop_map(Op::Poll),
         2 => (key.clone(), replica.clone()).prop_map(|(k, r)| Op::Lock(k, r)),
         1 => (key.clone(), replica.clone()).prop_map(|(k, r)| Op::Renew(k, r)),
@@ -184,9 +184,10 @@ impl Pair {
     }
 
     /// What the scripts do with a ticket that is given back.
-    fn leave(&mut self, key: usize, ticket: &TicketId, at: Moment) -> (bool, Vec<Effect>) {
+    fn leave(&mut self, key: usize, ticket: &TicketId, held: bool, at: Moment) -> (bool, Vec<Effect>) {
         let (queue, seq) = (self.queue(key), ticket.seq.to_string());
-        let args = [ticket.session.as_str(), &seq, HOUR_MILLIS];
+        let held = if held { "held" } else { "unused" };
+        let args = [ticket.session.as_str(), &seq, HOUR_MILLIS, held];
         let (_, texts) = self.scripts.run(&scripts::LEAVE, queue, at, &args);
         let (left, next) = texts.left().unwrap();
         let mut effects = self.scripts.pushed();
@@ -230,7 +231,7 @@ impl Pair {
         let own: Vec<_> =
             self.tickets.iter().filter(|(_, ticket)| ticket.session == session).cloned().collect();
         for (key, ticket) in own {
-            told.extend(self.leave(key, &ticket, at).1);
+            told.extend(self.leave(key, &ticket, true, at).1);
         }
         assert_eq!(told, effects, "close");
         if self.machine.epoch().is_some() {
@@ -288,14 +289,15 @@ impl Pair {
                 self.tickets.push((key, ticket.clone()));
                 self.standing(key, &ticket, op);
             }
-            Op::Repeat(which) | Op::Poll(which) | Op::Leave(which) => {
+            Op::Repeat(which) | Op::Poll(which) | Op::Leave(which, _) => {
                 let Some((key, ticket)) = self.pick(which) else { return };
-                if !matches!(op, Op::Leave(_)) {
-                    return self.standing(key, &ticket, op);
-                }
+                let Op::Leave(_, held) = *op else { return self.standing(key, &ticket, op) };
                 let (at, mut effects) = (self.at(), Vec::new());
-                let expected = self.machine.leave(KEYS[key], &ticket, at, &mut effects);
-                assert_eq!(self.leave(key, &ticket, at), (expected, effects));
+                let expected = match held {
+                    true => self.machine.leave(KEYS[key], &ticket, at, &mut effects),
+                    false => self.machine.cancel(KEYS[key], &ticket, at, &mut effects),
+                };
+                assert_eq!(self.leave(key, &ticket, held, at), (expected, effects));
             }
             Op::Lock(..) | Op::Renew(..) | Op::Unlock(..) => self.locks(op),
             Op::Flush => {

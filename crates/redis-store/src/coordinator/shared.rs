@@ -207,7 +207,7 @@ impl Shared {
         };
         if !known {
             let lane = Arc::clone(&session.lane);
-            lane.job(Job::Leave { session, key: push.key, seq: push.seq });
+            lane.job(Job::Leave { session, key: push.key, seq: push.seq, held: false });
         }
     }
 

@@ -201,7 +201,7 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
         let wake = next.map_or(never, |at| at.saturating_sub(now));
         tokio::select! {
             Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
-                Job::Leave { session, key, seq } => Box::pin(leave(shared, session, key, seq)),
+                Job::Leave { session, key, seq, held } => Box::pin(leave(shared, session, key, seq, held)),
                 Job::Ask(session) => Box::pin(ask_for(shared, session)),
                 Job::End(session) => Box::pin(async move {
                     // Others go on as soon as the server knows. What was checked right before must have arrived.
@@ -242,10 +242,10 @@ async fn ask_for(shared: &Arc<Shared>, session: Arc<Session>) {
 }
 
 /// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
-async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64) {
-    let mut delay = FIRST_DELAY;
+async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, held: bool) {
+    let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
     loop {
-        match shared.wire.leave(&session.lane.bucket, &key, &session.id, seq, shared.config.idle_ttl).await {
+        match shared.wire.leave(bucket, &key, &session.id, seq, held, idle_ttl).await {
             Ok(answer) => {
                 session.left(seq);
                 if session.end().is_none()
@@ -255,7 +255,7 @@ async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: 
                     session.lane.saw(next.fence);
                     if !session.grant(next.seq, Grant { previous: next.previous }) {
                         let lane = Arc::clone(&session.lane);
-                        lane.job(Job::Leave { session, key, seq: next.seq });
+                        lane.job(Job::Leave { session, key, seq: next.seq, held: false });
                     }
                 }
                 return;
@@ -278,7 +278,7 @@ async fn end(shared: &Arc<Shared>, session: &Session) {
         let leaves = part.iter().map(|(seq, key)| async move {
             if shared
                 .wire
-                .leave(&session.lane.bucket, key, &session.id, *seq, shared.config.idle_ttl)
+                .leave(&session.lane.bucket, key, &session.id, *seq, true, shared.config.idle_ttl)
                 .await
                 .is_ok()
             {

@@ -286,10 +286,12 @@ impl Wire {
         key: &str,
         session: &SessionId,
         seq: u64,
+        held: bool,
         idle_ttl: Duration,
     ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
         let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let args = vec![text(session.as_str()), digits(seq), digits(idle)];
+        let held = text(if held { "held" } else { "unused" });
+        let args = vec![text(session.as_str()), digits(seq), digits(idle), held];
         self.call(bucket, &scripts::LEAVE, Some(bucket.queue(key)), args, Texts::left).await
     }
 

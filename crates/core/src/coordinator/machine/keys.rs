@@ -62,13 +62,14 @@ impl Keys {
         (name, &mut queue.tickets)
     }
 
-    /// Removes a ticket. Whether it was the head; then its session becomes the previous holder.
-    pub(super) fn remove(&mut self, key: &str, number: u64, given_back: bool) -> bool {
+    /// Removes a ticket. Whether it was the head; then its session becomes the previous holder, which gave the key back or not,
+    /// if it may have held the key.
+    pub(super) fn remove(&mut self, key: &str, number: u64, held: Option<bool>) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         let Ok(at) = queue.tickets.binary_search_by_key(&number, |place| place.number) else { return false };
         let removed = queue.tickets.remove(at);
         let was_head = at == 0;
-        if was_head {
+        if was_head && let Some(given_back) = held {
             queue.previous = removed.map(|place| Previous { session: place.ticket.session, given_back });
         }
         was_head

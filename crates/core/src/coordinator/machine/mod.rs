@@ -182,7 +182,7 @@ impl Machine {
         }
         let tickets: Vec<_> = session.tickets.keys().cloned().collect();
         for (seq, key) in tickets {
-            self.give_back(&key, &TicketId { session: id.clone(), seq }, now, effects);
+            self.give_back(&key, &TicketId { session: id.clone(), seq }, true, now, effects);
         }
         if self.closed.len() > MAX_CLOSED
             && let Some(oldest) = self.closed.pop_front()
@@ -260,7 +260,20 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> bool {
         let now = self.read(at.into());
-        self.give_back(key, ticket, now, effects)
+        self.give_back(key, ticket, true, now, effects)
+    }
+
+    /// Like [`leave`](Self::leave), for a ticket whose turn nobody has begun, though it may have been granted: whoever held
+    /// the key before remains the previous holder.
+    pub fn cancel(
+        &mut self,
+        key: &str,
+        ticket: &TicketId,
+        at: impl Into<Moment>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let now = self.read(at.into());
+        self.give_back(key, ticket, false, now, effects)
     }
 
     /// Asks where a ticket stands; for a client that may have missed an effect. Whoever waits nudges the holder.
@@ -392,16 +405,23 @@ impl Machine {
         });
     }
 
-    /// Removes a ticket. Whether it was the head; `None` if it was not there.
-    fn remove(&mut self, key: &str, ticket: &TicketId, now: Micros) -> Option<bool> {
+    /// Removes a ticket, whose turn may have been `held` if it is the head. Whether it was the head; `None` if it was not there.
+    fn remove(&mut self, key: &str, ticket: &TicketId, held: bool, now: Micros) -> Option<bool> {
         let name = (ticket.seq, self.keys.name(key)?);
         let session = self.sessions.get_mut(&ticket.session)?;
         let number = session.tickets.remove(&name)?;
-        Some(self.keys.remove(key, number, session.gives_back(now)))
+        Some(self.keys.remove(key, number, held.then(|| session.gives_back(now))))
     }
 
-    fn give_back(&mut self, key: &str, ticket: &TicketId, now: Micros, effects: &mut Vec<Effect>) -> bool {
-        let Some(was_head) = self.remove(key, ticket, now) else { return false };
+    fn give_back(
+        &mut self,
+        key: &str,
+        ticket: &TicketId,
+        held: bool,
+        now: Micros,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(was_head) = self.remove(key, ticket, held, now) else { return false };
         if self.bury(key, now) || was_head {
             self.tell_head(key, now, effects);
         }
@@ -432,7 +452,7 @@ impl Machine {
             match self.keys.head(key) {
                 Some(head) if !self.alive(&head.ticket.session, now) => {
                     let ticket = head.ticket.clone();
-                    self.remove(key, &ticket, now);
+                    self.remove(key, &ticket, true, now);
                 }
                 _ => return buried > 0,
             }

@@ -135,6 +135,7 @@ impl Script {
             ["enter", key, name] => standing(self.machine.enter(key, &ticket(name), at, out)),
             ["try", key, name] => standing(self.machine.try_enter(key, &ticket(name), at, out)),
             ["leave", key, name] => self.machine.leave(key, &ticket(name), at, out).to_string(),
+            ["cancel", key, name] => self.machine.cancel(key, &ticket(name), at, out).to_string(),
             ["poll", key, name] => standing(self.machine.poll(key, &ticket(name), at, out)),
             ["lock", key, token, ttl] => match self.machine.lock_acquire(key, token, millis(ttl), at) {
                 Locking::Acquired(fence) => format!("acquired {}", fence.0),

@@ -33,6 +33,22 @@ fn sessions_and_their_tickets() {
              enter chat b.0 = granted 2 after a",
         ),
         (
+            "R8 who gives up a turn that nobody began is not the previous holder",
+            "open a
+             open b
+             enter chat a.0
+             leave chat a.0
+             enter chat b.0
+             leave chat b.0
+             enter chat a.1 = granted 3 after b
+             enter chat a.2
+             cancel chat a.1 = true; chat to a.2 4 after b
+             cancel chat a.2 = true
+             enter chat a.3 = granted 5 after b
+             leave chat a.3
+             enter chat b.1 = granted 6 after a",
+        ),
+        (
             "R2 a dead session never comes back",
             "open a 10
              enter chat a.0 = granted 1

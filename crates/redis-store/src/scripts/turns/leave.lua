@@ -1,6 +1,7 @@
 -- Gives a ticket back, whether it waits or holds. Harmless when repeated, and whether or not its session lives.
 --
--- ARGV  (elapsed), the session, the ticket's sequence number, the milliseconds for which an idle queue is remembered
+-- ARGV  (elapsed), the session, the ticket's sequence number, the milliseconds for which an idle queue is remembered, 'held'
+--       or 'unused': nobody has begun its turn, though it may have been granted, so the holder before it stays the previous one
 -- Answers with the epoch and 'left' or 'unknown'; then, if the next ticket is of the same session, what a push says.
 
 local own = ARGV[2] .. ':' .. ARGV[3]
@@ -9,7 +10,7 @@ if first ~= own and not redis.call('ZSCORE', KEYS[2], own) then
   save()
   return {epoch, 'unknown'}
 end
-if first == own then
+if first == own and ARGV[5] ~= 'unused' then
   pass(own, before)
 else
   redis.call('ZREM', KEYS[2], own)
