@@ -24,6 +24,9 @@ const CAMPAIGNING: &str = "campaigning for the channel";
 /// How long a replica of the same id may take to be gone, before it is told of.
 const SAME_ID: Duration = Duration::from_secs(60);
 
+/// After the coordinator could not be asked.
+const CLAIMS_AGAIN: Duration = Duration::from_secs(1);
+
 /// After giving the leadership back.
 const COOL_DOWN: Backoff =
     Backoff { base: Duration::from_secs(3), cap: Duration::from_secs(300), jitter: 0.2 };
@@ -200,25 +203,35 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// Claims the name of this replica for as long as it is polled, and tells if another one has it.
+/// Claims the name of this replica for as long as it is polled, and tells if another one has it. A claim that ends with its
+/// session is made again.
 pub(super) async fn claim_replica_id(world: &World) -> std::convert::Infallible {
     let Replicas { coordinator, replica, is_named, .. } = &world.replicas;
     if !is_named {
         return std::future::pending().await;
     }
     tracing::info!(replica, "one of several replicas");
-    let Ok(mut ticket) = coordinator.enter(&world.replicas.replica_key()).await else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        biased;
-        claimed = ticket.granted() => {
-            let _claimed = claimed;
-            return std::future::pending().await;
+    let clock = &world.seams.clock;
+    let mut waited = Duration::ZERO;
+    while waited < SAME_ID {
+        let Ok(mut ticket) = coordinator.enter(&world.replicas.replica_key()).await else {
+            clock.sleep(CLAIMS_AGAIN).await;
+            continue;
+        };
+        let began = clock.monotonic();
+        tokio::select! {
+            biased;
+            claimed = ticket.granted() => {
+                if let Ok(claim) = claimed {
+                    claim.lost().await;
+                    waited = Duration::ZERO;
+                } else {
+                    waited += clock.monotonic().saturating_sub(began);
+                }
+            }
+            () = clock.sleep(SAME_ID - waited) => waited = SAME_ID,
         }
-        () = world.seams.clock.sleep(SAME_ID) => {}
     }
-    drop(ticket);
     world.events.emit(BotEvent::ReplicaIdTaken { replica: replica.clone() });
     std::future::pending().await
 }

@@ -306,6 +306,21 @@ async fn replicas_of_one_id_both_work_and_are_told_of() {
     assert_eq!(told, [1, 1], "the other one has it now");
 }
 
+#[tokio::test]
+async fn a_replica_that_lost_its_session_claims_its_id_again() {
+    let config = CoordinationConfig { replica_id: Some("blue".to_owned()), ..CoordinationConfig::default() };
+    let bot = TestBot::replicas(2).coordination(config).start_each(echo);
+    let told = || [1, 2].map(|replica| count(&bot, replica, "coordination:replica-id-taken"));
+    bot.advance("10s").await;
+    bot.replica(1).freeze();
+    bot.advance("30s").await;
+    bot.replica(1).thaw().await;
+    bot.advance("50s").await;
+    assert_eq!(told(), [0, 0], "the one that stood still waits for less than a minute");
+    bot.advance("20s").await;
+    assert_eq!(told(), [1, 0]);
+}
+
 #[test]
 fn settings_are_read_from_files_and_checked() {
     let config: CoordinationConfig = serde_json::from_str(
