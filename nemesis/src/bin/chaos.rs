@@ -126,8 +126,6 @@ fn run(args: &Args, leg: &Leg, seed: u64, faults_for: Duration) -> Result<(), Fa
         replicas: args.replicas.max(1),
         lease: Duration::from_millis(args.lease),
         chats: args.chats.max(1),
-        // What a bot has taken over must not be forgotten.
-        keeps_all: mode == Mode::Bot,
         ..Options::new(program, &args.folder, seed)
     };
     let world = World::new(options)?;

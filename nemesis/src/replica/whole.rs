@@ -52,6 +52,12 @@ pub(super) async fn run(replica: &Arc<Replica>) -> Result<(), Failure> {
             }
         }
     });
+    // A signal that came before the bot listens to it.
+    let (stop, stopped) = (replica.stop.clone(), bot.clone());
+    replica.seams.spawn("stop", async move {
+        stop.cancelled().await;
+        stopped.stop();
+    });
     bot.run().await?;
     store.close().await?;
     Ok(())

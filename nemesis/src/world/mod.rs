@@ -50,8 +50,6 @@ pub struct Options {
     pub chats: u64,
     /// Further arguments of each replica.
     pub args: Vec<String>,
-    /// What a server has acknowledged survives its death.
-    pub keeps_all: bool,
 }
 
 impl Options {
@@ -67,7 +65,6 @@ impl Options {
             lease: Duration::from_secs(1),
             chats: 20,
             args: Vec::new(),
-            keeps_all: false,
         }
     }
 
@@ -108,7 +105,7 @@ impl World {
             .join(format!("{:?}-{}-{}", options.server, options.seed, std::process::id()).to_lowercase());
         fs::create_dir_all(&folder)?;
         let history = Arc::new(Recorder::create(&folder, "harness")?);
-        let servers = Servers::start(options.server, options.replicas, options.keeps_all)?;
+        let servers = Servers::start(options.server, options.replicas)?;
         let provider = Provider::start(Arc::clone(&history))?;
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let config = Config {

@@ -1,0 +1,6 @@
+//! Real processes and servers: what each fault shows, one by one.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod leaders;
+mod tools;
+mod turns;
