@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{
-    Effect, Ending, Epoch, Limits, Liveness, Machine, Micros, Moment, Opening, Snapshot, Standing, TicketId,
+    Beat, Effect, Ending, Epoch, Limits, Liveness, Machine, Micros, Moment, Opening, Snapshot, Standing,
+    TicketId,
 };
 
 use crate::setting::{Broken, LEASE, Setting, TICK};
@@ -150,6 +151,8 @@ impl From<Liveness> for What {
 const START: i64 = 100_000;
 /// What losing its data takes a server at least, in microseconds.
 const RESTART: i64 = 100;
+/// No process has a copy here, and one heartbeat is like another.
+const BEAT: Beat = Beat { number: 0, mark: 0 };
 
 fn carry_out(
     machine: &mut Machine,
@@ -166,7 +169,7 @@ fn carry_out(
             let opening = Opening { lease, floor: Fence(*floor), known: known.as_ref() };
             machine.open(id, opening, at).into()
         }
-        Op::Beat => match machine.beat(id, at) {
+        Op::Beat => match machine.beat(id, BEAT, at) {
             Liveness::Dead if setting.breaks(Broken::BeatUnchecked) => What::Alive,
             liveness => liveness.into(),
         },

@@ -6,6 +6,8 @@ mod bucket_tests;
 mod config;
 #[cfg(test)]
 mod config_tests;
+#[cfg(test)]
+mod copies_tests;
 mod failure;
 mod lane;
 #[cfg(test)]
@@ -26,6 +28,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use botmesh_core::coordinator::machine::{Locking, Standing};
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
+use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{CoordinationUnavailable, LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::store::Store as _;
@@ -128,7 +131,16 @@ impl RedisCoordinator {
     }
 
     async fn start(client: Arc<Client>, config: RedisCoordinatorConfig) -> Result<Self, StoreError> {
-        let shared = start::start(client, config).await?;
+        // Not from a generator of the process, which a copy of it would have too.
+        Self::start_as(client, config, random_hex(&OsEntropy::new())).await
+    }
+
+    async fn start_as(
+        client: Arc<Client>,
+        config: RedisCoordinatorConfig,
+        incarnation: String,
+    ) -> Result<Self, StoreError> {
+        let shared = start::start(client, config, incarnation).await?;
         Ok(Self { inner: Arc::new(Inner { shared }) })
     }
 
@@ -369,7 +381,8 @@ impl Coordinator for RedisCoordinator {
     /// session of the first part. [`Turn::session`] names that of a turn.
     fn session(&self) -> SessionId {
         let shared = &self.inner.shared;
-        shared.first().map_or_else(|| shared.incarnation.as_str().into(), |session| session.id.clone())
+        let unopened = || SessionId::from(shared.incarnations().pop().unwrap_or_default());
+        shared.first().map_or_else(unopened, |session| session.id.clone())
     }
 
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {

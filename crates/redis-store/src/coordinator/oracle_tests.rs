@@ -7,7 +7,8 @@ use std::time::Duration;
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{
-    Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing, TicketId,
+    Beat, Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Standing,
+    TicketId,
 };
 use botmesh_core::id::SessionId;
 use botmesh_test_servers::{Connection, Options, Redis, Reply};
@@ -27,7 +28,8 @@ const BEGIN: i64 = 1_764_450_000_000_000;
 enum Op {
     /// The replica's next session; with a lease in milliseconds, and the epoch that it knew if it says so.
     Open(usize, u64, bool),
-    Beat(usize),
+    /// Its next one, the last one again, or one of a copy.
+    Beat(usize, Pulse),
     Close(usize, Ending),
     Enter(usize, usize, bool),
     Repeat(usize),
@@ -43,13 +45,14 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let (replica, key) = (0..REPLICAS, 0..KEYS.len());
+    let pulse = prop_oneof![6 => Just(Pulse::Next), 2 => Just(Pulse::Again), 1 => Just(Pulse::Copied)];
     let clock = prop_oneof![
         8 => -5_000i64..15_000,
         1 => prop_oneof![Just(3_600_000_000), Just(-3_600_000_000)],
     ];
     prop_oneof![
         3 => (replica.clone(), 5u64..40, any::<bool>()).prop_map(|(r, lease, known)| Op::Open(r, lease, known)),
-        3 => replica.clone().prop_map(Op::Beat),
+        4 => (replica.clone(), pulse).prop_map(|(r, pulse)| Op::Beat(r, pulse)),
         1 => (replica.clone(), prop_oneof![Just(Ending::Closed), Just(Ending::Lost)])
             .prop_map(|(r, ending)| Op::Close(r, ending)),
         12 => (key.clone(), replica.clone(), prop::bool::weighted(0.8)).prop_map(|(k, r, w)| Op::Enter(k, r, w)),
@@ -62,6 +65,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Flush),
         6 => (clock, prop::option::of(0u64..20)).prop_map(|(by, elapsed)| Op::Clock(by, elapsed)),
     ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pulse {
+    Next,
+    Again,
+    Copied,
 }
 
 /// The scripts on a server that takes the time from the last two arguments and keeps its pushes in lists.
@@ -125,6 +135,7 @@ struct Pair {
     elapsed: Option<Duration>,
     generations: [usize; REPLICAS],
     leases: [u64; REPLICAS],
+    beats: [Beat; REPLICAS],
     tickets: Vec<(usize, TicketId)>,
     known: Option<Epoch>,
     granted: usize,
@@ -274,11 +285,20 @@ impl Pair {
     fn step(&mut self, op: &Op) {
         match *op {
             Op::Open(replica, lease, known) => self.open(replica, lease, known),
-            Op::Beat(replica) => {
+            Op::Beat(replica, pulse) => {
                 let (session, at) = (self.session(replica), self.at());
-                let expected = self.machine.beat(&session, at);
+                let last = self.beats[replica];
+                let beat = match pulse {
+                    Pulse::Next => Beat { number: last.number + 1, mark: 1 },
+                    Pulse::Again => last,
+                    Pulse::Copied => Beat { mark: 2, ..last },
+                };
+                self.beats[replica] = if matches!(pulse, Pulse::Copied) { last } else { beat };
+                let expected = self.machine.beat(&session, beat, at);
                 let lease = (self.leases[replica] * 1000).to_string();
-                let (epoch, texts) = self.scripts.run(&scripts::BEAT, None, at, &[session.as_str(), &lease]);
+                let (number, mark) = (beat.number.to_string(), beat.mark.to_string());
+                let args = [session.as_str(), &lease, &number, &mark];
+                let (epoch, texts) = self.scripts.run(&scripts::BEAT, None, at, &args);
                 self.epochs(&epoch);
                 assert_eq!(texts.liveness().unwrap(), expected);
             }
@@ -334,6 +354,7 @@ fn the_scripts_answer_as_the_machine_does() {
             elapsed: None,
             generations: [0; REPLICAS],
             leases: [5; REPLICAS],
+            beats: [Beat { number: 1, mark: 1 }; REPLICAS],
             tickets: Vec::new(),
             known: None,
             granted: 0,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::coordinator::machine::{Ending, Liveness, Standing};
+use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
@@ -24,7 +25,9 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) wire: Wire,
     pub(super) margin: Duration,
-    pub(super) incarnation: String,
+    /// The first part of the names of sessions, the one of the next session last. Those before are of lanes that still have a
+    /// session of theirs.
+    incarnations: Mutex<Vec<String>>,
     /// Cancelled when the coordinator is closed or dropped.
     pub(super) stop: CancellationToken,
     /// The thread ends without a word to the server.
@@ -54,7 +57,7 @@ impl Shared {
             clock,
             wire,
             margin: begun.margin,
-            incarnation: begun.incarnation,
+            incarnations: Mutex::new(vec![begun.incarnation]),
             stop: CancellationToken::new(),
             crashed: AtomicBool::new(false),
             stopped: CancellationToken::new(),
@@ -70,6 +73,22 @@ impl Shared {
     /// The lane of a key.
     pub(super) fn lane(&self, key: &str) -> &Arc<Lane> {
         &self.lanes[place_of(key, self.lanes.len())].0
+    }
+
+    pub(super) fn incarnations(&self) -> Vec<String> {
+        self.incarnations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The names of later sessions have nothing in common with that of a lost one.
+    pub(super) fn rename(&self, lost: &Session) {
+        let sessions = self.sessions();
+        let of = |name: &str, session: &Session| session.id.as_str().starts_with(name);
+        let mut incarnations = self.incarnations.lock().unwrap_or_else(PoisonError::into_inner);
+        if incarnations.last().is_some_and(|name| of(name, lost)) {
+            incarnations
+                .retain(|name| sessions.iter().any(|session| session.end().is_none() && of(name, session)));
+            incarnations.push(random_hex(&OsEntropy::new()));
+        }
     }
 
     fn slot(&self, lane: &Lane) -> MutexGuard<'_, Option<Arc<Session>>> {
@@ -174,7 +193,8 @@ impl Shared {
     ) -> Result<Option<Arc<Session>>, StoreError> {
         let known = self.session(lane).map(|last| Arc::clone(&last.epoch));
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        let id = SessionId::from(format!("{}.{generation}", self.incarnation));
+        let incarnation = self.incarnations().pop().unwrap_or_default();
+        let id = SessionId::from(format!("{incarnation}.{generation}"));
         let sent = self.clock.monotonic();
         let answer = wire.open(&lane.bucket, &id, self.config.lease, known.as_deref(), lane.floor()).await?;
         let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else { return Ok(None) };

@@ -5,7 +5,6 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use botmesh_core::Bytes;
-use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{ConfigError, LeaseLostReason, StoreError, StoreErrorKind};
 use botmesh_core::time::{Clock, SystemClock};
 use tokio::sync::{mpsc, oneshot};
@@ -36,6 +35,7 @@ type Jobs = Vec<mpsc::UnboundedReceiver<Job>>;
 pub(super) async fn start(
     client: Arc<Client>,
     config: RedisCoordinatorConfig,
+    incarnation: String,
 ) -> Result<Arc<Shared>, StoreError> {
     config.validate().map_err(misuse)?;
     let (told, started) = oneshot::channel();
@@ -43,7 +43,7 @@ pub(super) async fn start(
     let spawned = runtime.and_then(|runtime| {
         Builder::new().name("bot-turns".to_owned()).spawn(move || {
             runtime.block_on(async move {
-                match prepare(&client, config).await {
+                match prepare(&client, config, incarnation).await {
                     Ok((shared, beats, jobs)) => {
                         drop(client);
                         let stopping = Stopping(Arc::clone(&shared));
@@ -81,6 +81,7 @@ fn misuse(error: ConfigError) -> StoreError {
 async fn prepare(
     client: &Client,
     config: RedisCoordinatorConfig,
+    incarnation: String,
 ) -> Result<(Arc<Shared>, Wire, Jobs), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let timeout = config.command_timeout();
@@ -105,7 +106,6 @@ async fn prepare(
     }
     let beats = Wire::new(client.with_pushes(connection).await?, Arc::clone(&clock));
     let wire = Wire::new(commands, Arc::clone(&clock));
-    let incarnation = random_hex(&OsEntropy::new());
     // Before the first ticket, so that no push is missed.
     listen(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
     let begun = Begun { incarnation, margin: config.margin(round_trip) };

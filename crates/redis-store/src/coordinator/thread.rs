@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::Liveness;
+use botmesh_core::coordinator::machine::{Beat, Liveness};
+use botmesh_core::entropy::{Entropy, OsEntropy};
 use botmesh_core::error::LeaseLostReason;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -62,6 +63,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     let (lease, clock) = (shared.config.lease, &shared.clock);
     let mut due = clock.monotonic() + lease / 3;
     let mut failing = false;
+    let mut beat = next_beat(0);
     loop {
         let session = match shared.session(lane) {
             Some(session) if session.end().is_none() => session,
@@ -90,7 +92,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         }
         let left = session.valid_until().saturating_sub(sent);
         let answer = tokio::select! {
-            answer = beats.beat(&lane.bucket, &session.id, lease) => Some(answer),
+            answer = beats.beat(&lane.bucket, &session.id, lease, beat) => Some(answer),
             () = clock.sleep(left) => None,
         };
         // An answer that comes too late revives nothing.
@@ -105,6 +107,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
             }
             Some(Ok(_)) => {
                 shared.beat(&session, sent);
+                beat = next_beat(beat.number);
                 due = sent + lease / 3;
                 failing = false;
             }
@@ -117,6 +120,11 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
             None => {}
         }
     }
+}
+
+/// Not from a generator of its own: a copy of the process would have a copy of that, too.
+fn next_beat(last: u64) -> Beat {
+    Beat { number: last + 1, mark: OsEntropy::new().next_u64() }
 }
 
 /// How long a lane keeps a session without tickets. Before that the server would still name it as a previous holder, and
@@ -133,6 +141,13 @@ fn is_retired(session: &Session) -> bool {
 async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     let mut delay = FIRST_DELAY;
     let mut failing = false;
+    // The server ended it, maybe because of a copy of this process, which would open the same session next.
+    if let Some(lost) = shared.session(lane)
+        && lost.end().is_some_and(|end| end.reason == LeaseLostReason::Expired)
+    {
+        shared.rename(&lost);
+        subscribe(shared).await;
+    }
     loop {
         match shared.open(beats, lane).await {
             Ok(Some(_)) => return,
@@ -171,12 +186,15 @@ async fn listen(shared: &Arc<Shared>) {
     }
 }
 
+/// To the pushes for all sessions that this replica has or is about to have.
 async fn subscribe(shared: &Arc<Shared>) {
-    let channel = wake(&shared.wire.client.config().prefix, &shared.incarnation);
-    let mut delay = FIRST_DELAY;
-    while shared.wire.client.subscribe(&channel).await.is_err() {
-        shared.clock.sleep(delay).await;
-        delay = next_delay(delay);
+    for incarnation in shared.incarnations() {
+        let channel = wake(&shared.wire.client.config().prefix, &incarnation);
+        let mut delay = FIRST_DELAY;
+        while shared.wire.client.subscribe(&channel).await.is_err() {
+            shared.clock.sleep(delay).await;
+            delay = next_delay(delay);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::Fence;
-use botmesh_core::coordinator::machine::{Ending, Liveness, Locking, Previous, Standing};
+use botmesh_core::coordinator::machine::{Beat, Ending, Liveness, Locking, Previous, Standing};
 use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
@@ -240,8 +240,10 @@ impl Wire {
         bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
+        beat: Beat,
     ) -> Result<Answer<Liveness>, StoreError> {
-        let args = vec![text(session.as_str()), digits(micros(lease))];
+        let args =
+            vec![text(session.as_str()), digits(micros(lease)), digits(beat.number), digits(beat.mark)];
         self.call(bucket, &scripts::BEAT, None, args, Texts::liveness).await
     }
 

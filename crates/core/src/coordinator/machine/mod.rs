@@ -10,6 +10,7 @@
 //!   the head of a queue removes its ticket and tells the next one.
 //! - Who held a key before is remembered, and how that ended: a ticket was given back if it was left by a living session,
 //!   or by closing its session. One that was found dead, or whose replica had lost it, was not.
+//! - Heartbeats are counted, so that a copy of a process does not share its session.
 //! - The client names its ticket (session and sequence number), so that every request can be repeated.
 //! - Numbers come from one hybrid logical clock for all keys: larger than every earlier one, and not behind the time in
 //!   microseconds. A key that is forgotten and seen again goes on with larger numbers.
@@ -41,7 +42,8 @@ use keys::{Keys, Place};
 use locks::Locks;
 pub use locks::{Locking, MAX_LOCK_TTL};
 pub use words::{
-    Effect, Ending, Epoch, Limits, Liveness, Opening, Previous, QueueSnapshot, Snapshot, Standing, TicketId,
+    Beat, Effect, Ending, Epoch, Limits, Liveness, Opening, Previous, QueueSnapshot, Snapshot, Standing,
+    TicketId,
 };
 
 /// Idle keys that a machine remembers unless told otherwise.
@@ -65,6 +67,7 @@ struct Session {
     lease: Option<Duration>,
     deadline: Option<Micros>,
     is_closed: bool,
+    beat: Option<Beat>,
     /// The numbers of its tickets.
     tickets: BTreeMap<(u64, Arc<str>), u64>,
 }
@@ -72,6 +75,11 @@ struct Session {
 impl Session {
     fn alive(&self, now: Micros) -> bool {
         self.deadline.is_none_or(|deadline| now < deadline)
+    }
+
+    /// Whether a heartbeat is the last one again, or a later one.
+    fn follows(&self, beat: Beat) -> bool {
+        self.beat.is_none_or(|last| beat == last || beat.number > last.number)
     }
 
     /// Whether a ticket of it that goes now is given back.
@@ -152,14 +160,20 @@ impl Machine {
         Liveness::Alive
     }
 
-    /// Prolongs a session's lease.
-    pub fn beat(&mut self, id: &SessionId, at: impl Into<Moment>) -> Liveness {
+    /// Prolongs a session's lease. A heartbeat that does not follow the last one is of a copy of the process, as a restored
+    /// snapshot of its machine is: that ends the session, for both.
+    pub fn beat(&mut self, id: &SessionId, beat: Beat, at: impl Into<Moment>) -> Liveness {
         let now = self.clock.read(at.into());
         self.forget_dead(now);
         match self.sessions.get_mut(id).filter(|session| session.alive(now)) {
-            Some(session) => {
+            Some(session) if session.follows(beat) => {
                 session.deadline = session.lease.map(|lease| now.after(lease));
+                session.beat = Some(beat);
                 Liveness::Alive
+            }
+            Some(session) => {
+                session.deadline = Some(now);
+                Liveness::Dead
             }
             None => Liveness::Dead,
         }

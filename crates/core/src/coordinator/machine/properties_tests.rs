@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    Effect, Ending, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous, QueueSnapshot,
-    Standing, TicketId,
+    Beat, Effect, Ending, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous,
+    QueueSnapshot, Standing, TicketId,
 };
 use crate::coordinator::Fence;
 use crate::id::SessionId;
@@ -57,6 +57,7 @@ struct World {
     /// Every ticket that was taken and not given back, with its key and number.
     tickets: Vec<(usize, TicketId, Fence)>,
     next_seq: u64,
+    beats: u64,
     last: Fence,
     last_granted: HashMap<usize, Fence>,
     last_holder: HashMap<usize, SessionId>,
@@ -75,6 +76,7 @@ impl World {
             generations: [0; SESSIONS],
             tickets: Vec::new(),
             next_seq: 0,
+            beats: 0,
             last: Fence(0),
             last_granted: HashMap::new(),
             last_holder: HashMap::new(),
@@ -134,7 +136,9 @@ impl World {
         match *op {
             Op::Open(index) => self.open(index),
             Op::Beat(index) => {
-                let _ = self.machine.beat(&self.session(index), now);
+                self.beats += 1;
+                let beat = Beat { number: self.beats, mark: 0 };
+                let _ = self.machine.beat(&self.session(index), beat, now);
             }
             Op::Close(index, lost) => {
                 let ending = if lost { Ending::Lost } else { Ending::Closed };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous, Standing,
-    TicketId,
+    Beat, Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous,
+    Standing, TicketId,
 };
 use crate::coordinator::Fence;
 use crate::id::SessionId;
@@ -16,6 +16,7 @@ pub(super) struct Script {
     now: Micros,
     elapsed: Option<Duration>,
     epochs: Vec<Epoch>,
+    beats: u64,
 }
 
 fn ticket(name: &str) -> TicketId {
@@ -69,7 +70,7 @@ fn effect(effect: &Effect) -> String {
 
 impl Script {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { machine: Machine::new(limits), now: Micros(0), elapsed: None, epochs: Vec::new() }
+        Self { machine: Machine::new(limits), now: Micros(0), elapsed: None, epochs: Vec::new(), beats: 0 }
     }
 
     fn open(&mut self, id: &str, at: Moment, opening: Opening<'_>) -> String {
@@ -79,6 +80,16 @@ impl Script {
             self.epochs.push(epoch);
         }
         reply
+    }
+
+    /// The heartbeat of this number and mark; the next one if none is named.
+    fn beat(&mut self, id: &str, words: &[&str], at: Moment) -> String {
+        self.beats += 1;
+        let beat = match words {
+            [number, mark] => Beat { number: number.parse().unwrap(), mark: mark.parse().unwrap() },
+            _ => Beat { number: self.beats, mark: 0 },
+        };
+        liveness(self.machine.beat(&SessionId::from(id), beat, at))
     }
 
     /// The caller's own clock is told once.
@@ -123,7 +134,7 @@ impl Script {
                 self.machine.raise_floor(Fence(floor.parse().unwrap()));
                 return String::new();
             }
-            ["beat", id] => liveness(self.machine.beat(&SessionId::from(id), at)),
+            ["beat", id, ref beat @ ..] => self.beat(id, beat, at),
             ["close", id] => {
                 self.machine.close(&SessionId::from(id), Ending::Closed, at, out);
                 String::new()

@@ -96,6 +96,37 @@ fn sessions_and_their_tickets() {
 }
 
 #[test]
+fn a_copy_of_a_process_does_not_share_its_session() {
+    check(
+        "a heartbeat that does not follow the last one ends the session for both",
+        Limits::default(),
+        "open a 10
+         open b 10
+         enter chat a.0 = granted 1
+         enter chat b.0 = waiting 2 for a 10ms
+         beat a 1 111 = alive
+         at 3
+         beat a 2 222 = alive
+         beat a 2 222 = alive
+         at 6
+         beat a 2 333 = dead
+         beat a 2 222 = dead
+         beat a 3 444 = dead
+         enter chat a.1 = dead
+         poll chat b.0 = granted 2 after dead a
+         beat b 7 1 = alive
+         beat b 6 1 = dead
+         beat b 8 1 = dead",
+    );
+    check(
+        "a server that forgot the last heartbeats ends nothing",
+        Limits::default(),
+        "open a 10
+         beat a 5 1 = alive",
+    );
+}
+
+#[test]
 fn queues_go_on_without_the_dead_and_the_gone() {
     let rows = [
         (

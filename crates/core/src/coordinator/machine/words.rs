@@ -83,6 +83,15 @@ pub struct Previous {
     pub given_back: bool,
 }
 
+/// One heartbeat of a session. Sent again, because its answer was lost, it is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Beat {
+    /// It grows from heartbeat to heartbeat of a session.
+    pub number: u64,
+    /// A random number. It tells this heartbeat from one of a copy of the process, which counts as far.
+    pub mark: u64,
+}
+
 /// Where a ticket stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]

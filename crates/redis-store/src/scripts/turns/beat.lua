@@ -1,12 +1,19 @@
--- Prolongs the lease of a session.
+-- Prolongs the lease of a session. A heartbeat that does not follow the last one is of a copy of the process: that ends the
+-- session, for both.
 --
--- ARGV  (elapsed), the session, its lease
+-- ARGV  (elapsed), the session, its lease, the number of the heartbeat and its mark
 -- Answers with the epoch and 'alive' or 'dead'.
 
 forget_dead()
-if not alive(ARGV[2]) then
+local session, beat = ARGV[2], ARGV[4] .. '-' .. ARGV[5]
+if not alive(session) then
   save()
   return {epoch, 'dead'}
 end
-save('s:' .. ARGV[2], digits(now + ARGV[3]))
+local known = redis.call('HGET', KEYS[1], 'n:' .. session)
+if known and known ~= beat and tonumber(ARGV[4]) <= tonumber(string.match(known, '^%d+')) then
+  save('s:' .. session, digits(now))
+  return {epoch, 'dead'}
+end
+save('s:' .. session, digits(now + ARGV[3]), 'n:' .. session, beat)
 return {epoch, 'alive'}

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the bucket's state: e epoch, b when it began, g until when nobody is granted anything, c the largest number,
 --          t the wall clock and l the lease clock at the last request, s:ID the end of a session's lease,
---          below 0 if the session was closed
+--          below 0 if the session was closed, n:ID the number and the mark of its last heartbeat
 -- ARGV[1]  the microseconds that the caller saw pass since its last answered request, or ''
 --
 -- All times are microseconds. The lease clock stands still while the wall clock is set back, and goes on by no more than
@@ -56,7 +56,7 @@ local function forget_dead()
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 2) == 's:' and math.abs(fields[i + 1]) + 600000000 <= now then
-      redis.call('HDEL', KEYS[1], fields[i])
+      redis.call('HDEL', KEYS[1], fields[i], 'n:' .. string.sub(fields[i], 3))
     end
   end
 end
