@@ -106,8 +106,8 @@ impl RedisCoordinator {
     ///
     /// # Errors
     /// The server cannot be used; as for [`RedisStore::open`]. Also
-    /// [`Incompatible`](StoreErrorKind::Incompatible) for a server before version 7 or another layout of the turns,
-    /// [`Denied`](StoreErrorKind::Denied) for a missing permission and [`Misuse`](StoreErrorKind::Misuse) for a lease that
+    /// [`Incompatible`](botmesh_core::error::StoreErrorKind::Incompatible) for a server before version 7 or another layout of the turns,
+    /// [`Denied`](botmesh_core::error::StoreErrorKind::Denied) for a missing permission and [`Misuse`](botmesh_core::error::StoreErrorKind::Misuse) for a lease that
     /// the distance to the server does not allow.
     pub async fn connect(url: &str, prefix: &str) -> Result<Self, StoreError> {
         let config = RedisConfig::default().with_prefix(prefix);
