@@ -128,7 +128,7 @@ pub enum Standing {
     Dead,
 }
 
-/// Something to tell a session other than by the reply. It may be lost on the way: [`Machine::poll`] repairs that.
+/// Something to tell a session other than by the reply. It may be lost on the way: [`Machine::poll`](super::Machine::poll) repairs that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The ticket became the head.
