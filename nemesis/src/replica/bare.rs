@@ -206,8 +206,11 @@ impl<'a> Visitor<'a> {
         }
     }
 
-    /// For how long the session may act, in milliseconds.
+    /// For how long the session may act, in milliseconds. On a Cluster there are several, and the age is that of another one.
     fn valid_for(&self) -> Option<i64> {
+        if self.replica.args.redis.starts_with("redis-cluster") {
+            return None;
+        }
         let age = self.coordinator.last_beat()? + self.coordinator.margin();
         let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Some(millis(self.replica.lease()) - millis(age))

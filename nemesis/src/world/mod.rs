@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,15 +95,27 @@ struct Replica {
     starts: u32,
 }
 
+impl Replica {
+    /// A bot may end by itself for one reason: others have taken over what it owned.
+    fn may_end(&self, status: ExitStatus) -> Result<(), Failure> {
+        let log = fs::read_to_string(&self.spec.log)?;
+        match log.rsplit("event=\"started\"").next() {
+            Some(life) if life.contains("durability:superseded") => Ok(()),
+            _ => Err(format!("{} ended with {status}; see {}", self.name, self.spec.log.display()).into()),
+        }
+    }
+}
+
 impl World {
     /// Starts the servers. Replicas are started by [`start`](Self::start).
     ///
     /// # Errors
     /// A server cannot be started, or the folder cannot be made.
     pub fn new(options: Options) -> Result<Self, Failure> {
-        let folder = options
-            .folder
-            .join(format!("{:?}-{}-{}", options.server, options.seed, std::process::id()).to_lowercase());
+        let folder = options.folder.join(
+            format!("{:?}-{:?}-{}-{}", options.server, options.mode, options.seed, std::process::id())
+                .to_lowercase(),
+        );
         fs::create_dir_all(&folder)?;
         let history = Arc::new(Recorder::create(&folder, "harness")?);
         let servers = Servers::start(options.server, options.replicas)?;
@@ -222,8 +235,16 @@ impl World {
     /// It does not hold in that time.
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<(), Failure> {
         let limit = Duration::from_secs(120);
-        let held = real::within(limit, || self.revive().is_ok() && holds(self));
-        if held { Ok(()) } else { Err(format!("{what}: not within {limit:?}").into()) }
+        let mut failed = None;
+        let held = real::within(limit, || {
+            failed = self.revive().err();
+            failed.is_some() || holds(self)
+        });
+        match failed {
+            Some(error) => Err(error),
+            None if held => Ok(()),
+            None => Err(format!("{what}: not within {limit:?}").into()),
+        }
     }
 
     /// Writes a fault down. What begins is told before it begins, what ends after.
@@ -288,11 +309,11 @@ impl World {
         self.tell(history::Fault::Terminate, Some(number), None, None);
         let mut replica = self.at(number);
         let Some(mut process) = replica.process.take() else { return Ok(()) };
-        let log = replica.spec.log.display();
         match process.terminate(ENDS_WITHIN)? {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("{} ended with {status}; see {log}", replica.name).into()),
+            Some(status) => replica.may_end(status),
             None => {
+                let log = replica.spec.log.display();
                 Err(format!("{} did not end within {ENDS_WITHIN:?} after SIGTERM; see {log}", replica.name)
                     .into())
             }
@@ -302,15 +323,16 @@ impl World {
     /// Starts those again that have ended by themselves, as whatever runs a bot does. How many there were.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
-    pub fn revive(&self) -> io::Result<usize> {
+    /// As [`start`](Self::start), or one had no reason to end.
+    pub fn revive(&self) -> Result<usize, Failure> {
         let mut revived = 0;
         for number in 0..self.replicas.len() {
             let mut replica = self.at(number);
             if let Some(process) = &mut replica.process
-                && process.ended()?.is_some()
+                && let Some(status) = process.ended()?
             {
                 replica.process = None;
+                replica.may_end(status)?;
                 drop(replica);
                 self.start(number)?;
                 revived += 1;

@@ -103,12 +103,15 @@ impl World {
         if self.options.mode != Mode::Bot {
             return Ok(());
         }
+        let mut failed = None;
         let answered = real::within(SETTLES_WITHIN, || {
-            // One that ends by itself is started again also now.
-            let _ = self.revive();
+            failed = self.revive().err();
             let (said, taken, replies) = self.provider.messages();
-            said == taken && taken == replies
+            failed.is_some() || (said == taken && taken == replies)
         });
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let (said, taken, replies) = self.provider.messages();
         if answered {
             return Ok(());
