@@ -106,6 +106,9 @@ fn without_redis_what_needs_it_is_shown_as_not_run() {
     assert!(text.contains("unit botmesh-examples/redis not run"), "{text}");
     assert!(text.ends_with("\n1 passed, 0 failed, 2 skipped\n"), "{text}");
 
+    let both = [step(CHAOS, |_| Err("it has no server".into())), step("b", |_| Ok(()))];
+    assert_eq!(outcomes(&run_steps(&without, &both, &[true; 2])), "-p");
+
     let with = job(&workspace);
     assert!(unit(&with).to_string().ends_with(" --tests --features botmesh-examples/redis"));
     assert!(!suites(&with).to_string().contains("allow-missing"));
