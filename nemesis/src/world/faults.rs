@@ -111,6 +111,9 @@ impl Dice {
 
 const INSTANT: Duration = Duration::ZERO;
 
+/// How long it takes after that until nobody can write to a server that is replaced.
+const DETACHED: Duration = Duration::from_millis(500);
+
 const SILENT: Duration = Duration::from_millis(400);
 
 impl World {
@@ -213,8 +216,8 @@ impl World {
         lasts: Duration,
         dice: &Dice,
     ) -> Result<Option<(Duration, Undo)>, Failure> {
-        self.tell(fault, None, None, None);
         let short = dice.between(INSTANT, self.options.lease / 2);
+        self.tell(fault, None, (fault == Fault::Promote).then_some(short + DETACHED), None);
         match fault {
             Fault::ServerStop => {
                 pair.master().freeze()?;
@@ -288,7 +291,11 @@ impl World {
         };
         let dies = dice.below(2) == 0;
         // One that goes on takes writes until it learns that it is the master no more.
-        self.tell(if dies { Fault::Promote } else { Fault::Split }, None, None, None);
+        if dies {
+            self.tell(Fault::Promote, None, Some(short + DETACHED), None);
+        } else {
+            self.tell(Fault::Split, None, None, None);
+        }
         old.cut_replication()?;
         real::pause(short);
         if dies {
@@ -310,9 +317,10 @@ impl World {
     fn fail_over_in(&self, cluster: &Cluster, dice: &Dice) -> Result<(), Failure> {
         let masters = self.servers.masters()?;
         let old = masters[dice.below(masters.len())];
-        self.tell(Fault::Promote, None, None, Some(old.address().to_string()));
+        let short = dice.between(INSTANT, self.options.lease / 2);
+        self.tell(Fault::Promote, None, Some(short + DETACHED), Some(old.address().to_string()));
         old.cut_replication()?;
-        real::pause(dice.between(INSTANT, self.options.lease / 2));
+        real::pause(short);
         cluster.fail_over(old)?;
         old.restart()?;
         Ok(cluster.wait_until_serving()?)
