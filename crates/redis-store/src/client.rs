@@ -21,6 +21,8 @@ use tokio::sync::broadcast;
 
 pub(crate) use self::reply::{Reply, Unexpected};
 use crate::config::{Persistence, RedisConfig};
+#[cfg(feature = "mutations")]
+use crate::coordinator::Altered;
 use crate::error::{Access, BACKEND, failed, is_redirected};
 use crate::scripts::{ALL, Script};
 
@@ -53,6 +55,8 @@ pub(crate) struct Client {
     hashes: Arc<[Bytes]>,
     persistence: Persistence,
     closed: AtomicBool,
+    #[cfg(feature = "mutations")]
+    altered: Altered,
 }
 
 impl Client {
@@ -82,7 +86,17 @@ impl Client {
     ) -> Result<Self, StoreError> {
         let fred = fred.with_options(&options(&config));
         let (hashes, closed) = (Arc::default(), AtomicBool::new(false));
-        let mut client = Self { fred, task, config, place, hashes, persistence: Persistence::None, closed };
+        let mut client = Self {
+            fred,
+            task,
+            config,
+            place,
+            hashes,
+            persistence: Persistence::None,
+            closed,
+            #[cfg(feature = "mutations")]
+            altered: Altered::default(),
+        };
         let probed = probe::run(&client).await?;
         client.hashes = probed.hashes.into();
         client.persistence = probed.persistence;
@@ -101,6 +115,8 @@ impl Client {
             hashes: Arc::clone(&self.hashes),
             persistence: self.persistence,
             closed: AtomicBool::new(false),
+            #[cfg(feature = "mutations")]
+            altered: Altered::default(),
         })
     }
 
@@ -125,6 +141,8 @@ impl Client {
             hashes: Arc::clone(&self.hashes),
             persistence: self.persistence,
             closed: AtomicBool::new(false),
+            #[cfg(feature = "mutations")]
+            altered: Altered::default(),
         })
     }
 
@@ -181,6 +199,10 @@ impl Client {
         keys: &[Bytes],
         args: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
+        #[cfg(feature = "mutations")]
+        if let Some(text) = self.altered.text(script) {
+            return self.eval(text, keys, args).await;
+        }
         let mut all = Vec::with_capacity(2 + keys.len() + args.len());
         all.push(self.hashes.get(script.number).cloned().unwrap_or_default());
         all.push(keys.len().to_string().into());
@@ -192,6 +214,12 @@ impl Client {
         }
         all[0] = Bytes::from_static(script.text.as_bytes());
         self.send(operation, access, "EVAL", keys.first(), all).await?.ok(operation, &self.place, access)
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(crate) fn with_altered(mut self, altered: Altered) -> Self {
+        self.altered = altered;
+        self
     }
 
     /// Runs a script once, by its text.

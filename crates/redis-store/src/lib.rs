@@ -10,6 +10,9 @@ mod scripts;
 mod store;
 
 pub use config::{Persistence, RedisConfig};
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use coordinator::Rule;
 pub use coordinator::{RedisCoordinator, RedisCoordinatorConfig};
 pub use fred;
 pub use kv::MAX_VALUE;

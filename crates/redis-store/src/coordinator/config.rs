@@ -36,6 +36,9 @@ pub struct RedisCoordinatorConfig {
     /// looks it up in the default scope, and a bot that starts raises it to what its store has seen. Default: 0.
     #[serde(skip)]
     pub floor: Fence,
+    #[cfg(feature = "mutations")]
+    #[serde(skip)]
+    pub(crate) altered: super::rules::Altered,
 }
 
 impl Default for RedisCoordinatorConfig {
@@ -46,6 +49,8 @@ impl Default for RedisCoordinatorConfig {
             max_waiters: 1000,
             idle_ttl: Duration::from_secs(600),
             floor: Fence(0),
+            #[cfg(feature = "mutations")]
+            altered: super::rules::Altered::default(),
         }
     }
 }
@@ -83,6 +88,25 @@ impl RedisCoordinatorConfig {
     #[must_use]
     pub fn with_floor(mut self, floor: Fence) -> Self {
         self.floor = floor;
+        self
+    }
+
+    /// For the tests of this project: a coordinator that does not keep a rule.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without(mut self, rule: super::Rule) -> Self {
+        self.altered.without = Some(rule);
+        self
+    }
+
+    /// For the tests of this project: the server's clock goes ahead by so many seconds as the key `ahead` beside the state of
+    /// the turns says.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_clock_ahead(mut self) -> Self {
+        self.altered.clock_ahead = true;
         self
     }
 

@@ -12,6 +12,7 @@ mod failure;
 mod lane;
 #[cfg(test)]
 mod oracle_tests;
+mod rules;
 mod session;
 mod shared;
 mod start;
@@ -37,12 +38,18 @@ use tokio_util::sync::CancellationToken;
 
 use self::failure::{Failure, closed, ended, overloaded, timeout, unavailable, unreachable};
 use self::lane::{Job, Lane};
+use self::rules::keeps;
 use self::session::{Grant, Session, until_poll};
 use self::shared::Shared;
 use self::wire::{Entry, Mode};
 use crate::client::Client;
 use crate::{RedisConfig, RedisStore};
 pub use config::RedisCoordinatorConfig;
+#[cfg(feature = "mutations")]
+pub(crate) use rules::Altered;
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use rules::Rule;
 
 /// How long a call waits before it is tried again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -235,7 +242,7 @@ impl RedisCoordinator {
     ) -> Result<Ticket, CoordinationUnavailable> {
         let shared = &self.inner.shared;
         let lane = self.lane(key);
-        let _order = lane.in_order(key).await;
+        let _order = if keeps!(shared.config, LocalOrder) { Some(lane.in_order(key).await) } else { None };
         loop {
             let session = self.usable(lane).await?;
             let Some(claim) = Claim::new(&self.inner, &session, key) else { continue };

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::bucket::place_of;
 use super::config::RedisCoordinatorConfig;
 use super::lane::{Job, Lane};
+use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::wire::{Answer, Push, Wire};
 
@@ -127,7 +128,7 @@ impl Shared {
             return Err(lost);
         }
         let now = self.clock.monotonic();
-        if now < session.valid_until() {
+        if now < session.valid_until() || !keeps!(self.config, SelfFencing) {
             return Ok(());
         }
         let reason = if now.saturating_sub(session.looked()) > self.config.lease / 2 {
@@ -225,7 +226,7 @@ impl Shared {
         } else {
             session.knows(push.seq)
         };
-        if !known {
+        if !known && keeps!(self.config, LeaveUnknown) {
             let lane = Arc::clone(&session.lane);
             lane.job(Job::Leave { session, key: push.key, seq: push.seq, held: false });
         }

@@ -90,7 +90,13 @@ async fn prepare(
     let connection = connection.with_command_timeout(timeout).with_connect_timeout(connect_timeout);
     let prefix = connection.prefix.clone();
     let buckets = if client.is_clustered() { ON_A_CLUSTER } else { 1 };
-    let commands = client.with_pushes(connection.clone()).await?;
+    let open = async |connection| {
+        let client = client.with_pushes(connection).await?;
+        #[cfg(feature = "mutations")]
+        let client = client.with_altered(config.altered);
+        Ok::<_, StoreError>(client)
+    };
+    let commands = open(connection.clone()).await?;
     permissions(&commands, &prefix).await?;
     layout(&commands, buckets).await?;
     let round_trip = round_trip(&commands, &*clock).await?;
@@ -104,7 +110,7 @@ async fn prepare(
             format!("set at least {TRIPS} times as long"),
         )));
     }
-    let beats = Wire::new(client.with_pushes(connection).await?, Arc::clone(&clock));
+    let beats = Wire::new(open(connection).await?, Arc::clone(&clock));
     let wire = Wire::new(commands, Arc::clone(&clock));
     // Before the first ticket, so that no push is missed.
     listen(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;

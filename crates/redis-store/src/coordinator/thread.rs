@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::bucket::wake;
 use super::lane::{Job, Lane};
+use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::shared::Shared;
 use super::wire::{Push, Wire};
@@ -233,7 +234,9 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
             () = shared.clock.sleep(wake) => {
                 let Some(session) = session else { continue };
                 for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
-                    calls.push(Box::pin(ask(shared, Arc::clone(&session), key, seq)));
+                    if keeps!(shared.config, Polls) {
+                        calls.push(Box::pin(ask(shared, Arc::clone(&session), key, seq)));
+                    }
                 }
             }
         }
