@@ -3,5 +3,6 @@
 pub mod check;
 pub mod history;
 pub mod link;
+pub mod mutations;
 pub mod replica;
 pub mod world;

@@ -9,7 +9,7 @@ use crate::workspace::Workspace;
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
-    override_usage = "cargo xtask chaos [--minutes M] [--seed N] [--server SERVER]"
+    override_usage = "cargo xtask chaos [--minutes M] [--seed N] [--server SERVER]\n       cargo xtask chaos --mutations [--only NAME]"
 )]
 pub(crate) struct Args {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -26,7 +26,13 @@ pub(crate) fn run_with(workspace: &Workspace, args: &[OsString]) -> Result<(), S
     invocation(args).run(&workspace.root)
 }
 
+/// Removes each rule of the turns once, in place of random faults.
+const MUTATIONS: &str = "--mutations";
+
 pub(crate) fn invocation(args: &[OsString]) -> Invocation {
-    let fixed = ["run", "--quiet", "--package", "botmesh-nemesis", "--bin", "chaos", "--"];
-    Invocation::cargo(fixed.into_iter().map(OsString::from).chain(args.iter().cloned()))
+    let mutations = args.iter().any(|arg| arg == MUTATIONS);
+    let program = if mutations { "nemesis-mutations" } else { "chaos" };
+    let fixed = ["run", "--quiet", "--package", "botmesh-nemesis", "--bin", program, "--"];
+    let args = args.iter().filter(|arg| *arg != MUTATIONS).cloned();
+    Invocation::cargo(fixed.into_iter().map(OsString::from).chain(args))
 }

@@ -17,6 +17,8 @@ use clap::Parser;
 /// Replicas are killed, stand still and are started again; their networks are cut, slow and lossy; servers fail over, stand still,
 /// fill up and lose their data. All of it follows from the seed, but when it hits what depends on the machine: the same seed
 /// gives similar runs, not the same ones. Whoever breaks a promise is shown with the history, which is kept.
+///
+/// With `--mutations`, each rule of the turns is removed once instead, and must be missed; see `--mutations --help`.
 #[derive(Parser)]
 #[command(name = "chaos", bin_name = "cargo xtask chaos")]
 struct Args {

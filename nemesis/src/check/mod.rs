@@ -13,6 +13,8 @@ mod i10_previous;
 mod i11_transport;
 mod i12_cost;
 mod i13_told;
+#[cfg(test)]
+mod model;
 mod run;
 mod summary;
 #[cfg(test)]

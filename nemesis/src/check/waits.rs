@@ -99,11 +99,10 @@ impl Unknown {
         {
             (free, behind) = (dead, who);
         }
-        let ghost = self.calls[..known].iter().rev().map(|(_, place)| *place);
-        let ghost = ghost.take(32).find(|place| {
-            let given_up = run.calls[*place].end();
-            given_up.is_some_and(|(at, _)| at.t < call.granted.map_or(u64::MAX, |grant| grant.at.t))
-        });
+        let begins = call.granted.map_or(u64::MAX, |grant| grant.at.t);
+        let given_up = |place: &usize| run.calls[*place].end().is_some_and(|(at, _)| at.t < begins);
+        let ghosts = self.calls[..known].iter().rev().map(|(_, place)| *place).take(32).filter(given_up);
+        let ghosts: Vec<_> = ghosts.collect();
         let served = call.granted.is_some();
         let process = &run.processes[call.process];
         let gave_up = call.end().map(|(at, _)| at.t).into_iter().chain(process.killed.map(|at| at.t));
@@ -113,9 +112,13 @@ impl Unknown {
             return None;
         }
         let (replica, to) = (process.replica, until.min(free + run.lease * 2));
-        let disturbed =
-            run.server.hits(free, to) || run.disturbed.get(replica).is_some_and(|spans| spans.hits(free, to));
-        let lost = run.without_pushes.get(replica).is_some_and(|spans| spans.hits(free, to));
+        let cut_off = |replica| run.disturbed.get(replica).is_some_and(|spans| spans.hits(free, to));
+        let deaf = |replica| run.without_pushes.get(replica).is_some_and(|spans| spans.hits(free, to));
+        // Who may have left a ticket learns of it by a push.
+        let mut holders = ghosts.iter().map(|ghost| run.replica(run.calls[*ghost].process));
+        let hidden = holders.any(|replica| cut_off(replica) || deaf(replica));
+        let disturbed = run.server.hits(free, to) || cut_off(replica) || hidden;
+        let (ghost, lost) = (ghosts.first().copied(), deaf(replica));
         Some(Wait { call: place, behind, free, until, served, ghost, disturbed, without_pushes: lost })
     }
 }
