@@ -15,7 +15,7 @@ use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, Server,
     ServerConfig, UnresponsiveConfig,
 };
-use fred::types::{ConnectHandle, CustomCommand, Message, RespVersion, Value};
+use fred::types::{ClusterStateChange, ConnectHandle, CustomCommand, Message, RespVersion, Value};
 use fred::util::redis_keyslot;
 use tokio::sync::broadcast;
 
@@ -156,6 +156,11 @@ impl Client {
         self.fred.reconnect_rx()
     }
 
+    /// Tells of nodes that joined or left a Cluster. Subscriptions at one that left are gone.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<Vec<ClusterStateChange>> {
+        self.fred.cluster_change_rx()
+    }
+
     pub(crate) fn is_clustered(&self) -> bool {
         self.fred.is_clustered()
     }
@@ -212,8 +217,10 @@ impl Client {
         if !reply.is_unknown_script() {
             return reply.ok(operation, &self.place, access);
         }
+        let moved = reply.is_moved();
         all[0] = Bytes::from_static(script.text.as_bytes());
-        self.send(operation, access, "EVAL", keys.first(), all).await?.ok(operation, &self.place, access)
+        let reply = self.send(operation, access, "EVAL", keys.first(), all).await?;
+        reply.moved(moved).ok(operation, &self.place, access)
     }
 
     #[cfg(feature = "mutations")]
@@ -254,13 +261,14 @@ impl Client {
         let clustered = self.fred.is_clustered();
         let slot = key.filter(|_| clustered).map(|key| redis_keyslot(key));
         let args: Vec<Value> = args.into_iter().map(Value::Bytes).collect();
-        let mut redirections = if clustered { REDIRECTIONS } else { 0 };
+        let most = if clustered { REDIRECTIONS } else { 0 };
+        let mut redirections = 0;
         loop {
             let command = CustomCommand::new_static(name, slot, false);
             match self.fred.custom_raw(command, args.clone()).await {
-                Err(error) if redirections > 0 && is_redirected(&error) => redirections -= 1,
+                Err(error) if redirections < most && is_redirected(&error) => redirections += 1,
                 Err(error) => return Err(failed(operation, &self.place, access, error)),
-                Ok(frame) => return Ok(Reply::new(frame)),
+                Ok(frame) => return Ok(Reply::new(frame).moved(redirections > 0)),
             }
         }
     }
@@ -335,7 +343,8 @@ fn check(config: &RedisConfig) -> Result<(), StoreError> {
 }
 
 /// The driver must not send a command twice by itself: a write whose answer is lost is told to whoever made it. It may not
-/// follow a redirection either: it would count it as an attempt, and tell the same of it as of a lost connection.
+/// follow a redirection either: it would count it as an attempt, and tell the same of it as of a lost connection. (Nor does it
+/// send a command to the node that `ASK` names, but to the same one again.) A slot that is on its way is waited for.
 fn options(config: &RedisConfig) -> Options {
     Options {
         max_attempts: Some(1),

@@ -107,7 +107,7 @@ impl Egress {
     /// Whether this process may call the channel now: for a turn, or on its own.
     async fn may_call(&self, scope: Option<&TurnScope>) -> Result<(), SendError> {
         self.may_act(scope).await?;
-        Ok(self.world.lead.check()?)
+        Ok(self.world.lead.confirm().await?)
     }
 
     /// Whether this process may go on with a send: for a turn, or on its own.

@@ -105,7 +105,7 @@ impl TurnScope {
     /// Whether the turn may go on: its turn and its message are still this process's.
     pub(crate) async fn check(&self) -> Result<(), SendError> {
         loop {
-            self.turn.check()?;
+            self.turn.confirm().await?;
             if self.is_unjournaled() {
                 return Ok(());
             }

@@ -36,6 +36,14 @@ impl ChannelLead {
         }
     }
 
+    /// Like [`check`](Self::check), after waiting while the coordinator is in doubt.
+    pub(crate) async fn confirm(&self) -> Result<(), NotLeader> {
+        let Some(led) = &self.led else { return Ok(()) };
+        let turn = led.borrow().clone().ok_or(NotLeader)?;
+        turn.confirm().await.map_err(|_| NotLeader)?;
+        self.check()
+    }
+
     pub(crate) fn may_call(&self) -> bool {
         self.check().is_ok()
     }

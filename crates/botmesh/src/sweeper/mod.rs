@@ -32,6 +32,7 @@ const PAGE: usize = 200;
 const MAX_SENDING: usize = 32;
 
 const RECOVERING: &str = "taking up unfinished messages";
+const COORDINATION: &str = "sharing turns";
 const SWEEPING: &str = "sweeping";
 
 /// It sweeps, and leaves what may take long to the background: a chat that is slow holds back no other.
@@ -115,6 +116,10 @@ impl Sweeper {
     async fn sweep(&self) -> Result<(), StoreError> {
         let _sweeping = self.sweeping.lock().await;
         self.world.metrics.tell_gauges(self.world.now());
+        match self.world.replicas.coordinator.trouble() {
+            Some(error) => self.world.events.trouble(COORDINATION, &*error),
+            None => self.world.events.over(COORDINATION),
+        }
         if let Some(open) = &self.world.journal {
             // What is claimed without a lease is anybody's.
             if self.world.check_lease(Leased::Messages).and(self.world.check_lease(Leased::Sends)).is_err() {

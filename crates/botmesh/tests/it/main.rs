@@ -6,6 +6,7 @@ mod cases;
 mod channels;
 mod chaos;
 mod conversations;
+mod doubtful;
 mod dropped;
 mod echoes;
 mod fleet;

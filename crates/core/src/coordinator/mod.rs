@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CoordinationUnavailable, LeaseLost};
+use crate::error::{CoordinationUnavailable, LeaseLost, StoreError};
 use crate::id::SessionId;
 pub use memory::{MemoryCoordinator, MemoryHub};
 
@@ -73,6 +73,12 @@ pub trait Coordinator: Send + Sync + 'static {
     /// clock was set back. The default does nothing.
     fn raise_floor(&self, floor: Fence) {
         let _ = floor;
+    }
+
+    /// What an operator must look into although turns are given, such as pushes that do not arrive. The bot tells of it once, as
+    /// an event `error`, until it is over. `None`, the default, if there is nothing.
+    fn trouble(&self) -> Option<Arc<StoreError>> {
+        None
     }
 
     /// Ends the session: gives back every ticket and turn and lets others go on at once. Later calls fail.
@@ -145,6 +151,14 @@ pub trait TurnHandle: Send + Sync {
     /// It is lost or released.
     fn check(&self) -> Result<(), LeaseLost>;
 
+    /// See [`Turn::confirm`]. The default is right where a check is never out of date.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    async fn confirm(&self) -> Result<(), LeaseLost> {
+        self.check()
+    }
+
     /// Returns when the turn is lost or released.
     async fn lost(&self) -> LeaseLost;
 
@@ -196,6 +210,16 @@ impl Turn {
     /// It is lost or released.
     pub fn check(&self) -> Result<(), LeaseLost> {
         self.handle.check()
+    }
+
+    /// Like [`check`](Self::check), but first waits while the coordinator is in doubt: it was connected anew, perhaps to a
+    /// server that does not know the turn, and has not asked yet. To be awaited before an effect that no fence guards, such as
+    /// a message to a user. Returns at the end of the lease at the latest. Cancel safe.
+    ///
+    /// # Errors
+    /// It is lost or released.
+    pub async fn confirm(&self) -> Result<(), LeaseLost> {
+        self.handle.confirm().await
     }
 
     /// Returns when the turn is lost or released. Cancel safe.

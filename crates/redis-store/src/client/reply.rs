@@ -8,15 +8,27 @@ use crate::error::{Access, answered, unexpected};
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Reply(Resp3Frame);
+pub(crate) struct Reply {
+    frame: Resp3Frame,
+    moved: bool,
+}
 
 impl Reply {
     pub(crate) fn new(frame: Resp3Frame) -> Self {
-        Self(frame)
+        Self { frame, moved: false }
+    }
+
+    /// An answer of another node of a Cluster than the one that was asked first, if it is so.
+    pub(crate) fn moved(self, moved: bool) -> Self {
+        Self { moved: self.moved || moved, ..self }
+    }
+
+    pub(crate) fn is_moved(&self) -> bool {
+        self.moved
     }
 
     pub(crate) fn error(&self) -> Option<&str> {
-        match &self.0 {
+        match &self.frame {
             Resp3Frame::SimpleError { data, .. } => Some(data),
             Resp3Frame::BlobError { data, .. } => Some(std::str::from_utf8(data).unwrap_or("not a text")),
             _ => None,
@@ -37,7 +49,7 @@ impl Reply {
 
     /// A text or a number; `None` for no value.
     pub(crate) fn bytes(self) -> Result<Option<Bytes>, Unexpected> {
-        match self.0 {
+        match self.frame {
             Resp3Frame::BlobString { data, .. }
             | Resp3Frame::SimpleString { data, .. }
             | Resp3Frame::VerbatimString { data, .. } => Ok(Some(data)),
@@ -49,10 +61,10 @@ impl Reply {
 
     /// A list. A map is the list of its keys and values.
     pub(crate) fn list(self) -> Result<Vec<Reply>, Unexpected> {
-        match self.0 {
-            Resp3Frame::Array { data, .. } => Ok(data.into_iter().map(Reply).collect()),
+        match self.frame {
+            Resp3Frame::Array { data, .. } => Ok(data.into_iter().map(Self::new).collect()),
             Resp3Frame::Map { data, .. } => {
-                Ok(data.into_iter().flat_map(|(key, value)| [Reply(key), Reply(value)]).collect())
+                Ok(data.into_iter().flat_map(|(key, value)| [Self::new(key), Self::new(value)]).collect())
             }
             _ => Err(Unexpected::new("something else where a list is due")),
         }

@@ -15,7 +15,7 @@ use super::session::Session;
 pub(super) enum Job {
     /// Give a ticket back, until the server has taken it. `held`: somebody had its turn.
     Leave { session: Arc<Session>, key: Arc<str>, seq: u64, held: bool },
-    /// Ask for every ticket of a session, those that hold too.
+    /// Ask for every ticket of a session, those that hold too, until each is confirmed.
     Ask(Arc<Session>),
     /// Tell the server of the end of a session.
     End(Arc<Session>),

@@ -416,6 +416,10 @@ impl Coordinator for RedisCoordinator {
         self.inner.shared.lanes().for_each(|lane| lane.saw(floor));
     }
 
+    fn trouble(&self) -> Option<Arc<StoreError>> {
+        self.inner.shared.trouble()
+    }
+
     async fn close(&self) {
         let shared = &self.inner.shared;
         shared.finish(LeaseLostReason::Released);
@@ -546,6 +550,26 @@ impl TurnHandle for RedisTurn {
             return Err(LeaseLost { reason: LeaseLostReason::Released });
         }
         self.claim.inner.shared.check(&self.claim.session)
+    }
+
+    async fn confirm(&self) -> Result<(), LeaseLost> {
+        let (shared, session) = (&self.claim.inner.shared, &self.claim.session);
+        loop {
+            let mut sure = pin!(session.sure.notified());
+            sure.as_mut().enable();
+            // In this order: a loss is noted before the doubt is cleared up.
+            let is_sure = session.is_sure();
+            self.check()?;
+            if is_sure {
+                return Ok(());
+            }
+            tokio::select! {
+                () = sure => {}
+                () = self.claim.left.cancelled() => {}
+                () = session.ended.cancelled() => {}
+                () = shared.clock.sleep(session.valid_until().saturating_sub(shared.clock.monotonic())) => {}
+            }
+        }
     }
 
     async fn lost(&self) -> LeaseLost {

@@ -1,14 +1,14 @@
 //! One session of a replica, with what it knows of its tickets.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::coordinator::machine::{Ending, Previous};
 use botmesh_core::error::{LeaseLost, LeaseLostReason};
 use botmesh_core::id::SessionId;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::Lane;
@@ -78,6 +78,12 @@ pub(super) struct Session {
     looked: AtomicU64,
     last_seq: AtomicU64,
     tickets: Mutex<Tickets>,
+    /// How often it became doubtful whether the server knows the tickets, and up to which time that was cleared up.
+    doubts: AtomicU64,
+    cleared: AtomicU64,
+    /// Somebody is clearing them up, or will.
+    clearing: AtomicBool,
+    pub(super) sure: Notify,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -103,6 +109,10 @@ impl Session {
             looked: AtomicU64::new(micros(opened)),
             last_seq: AtomicU64::new(0),
             tickets: Mutex::new(Tickets { idle: (0, opened), ..Tickets::default() }),
+            doubts: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
+            clearing: AtomicBool::new(false),
+            sure: Notify::new(),
         }
     }
 
@@ -144,6 +154,36 @@ impl Session {
 
     pub(super) fn look(&self, now: Duration) {
         self.looked.store(micros(now), Ordering::Release);
+    }
+
+    /// From now on it is in doubt whether the server knows the tickets. Whether nobody is clearing that up.
+    pub(super) fn doubt(&self) -> bool {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+        !self.clearing.swap(true, Ordering::SeqCst)
+    }
+
+    /// How many doubts there are to be cleared up. With `None` there are none, and the next one needs somebody.
+    pub(super) fn take_doubts(&self) -> Option<u64> {
+        loop {
+            let doubts = self.doubts.load(Ordering::SeqCst);
+            if self.cleared.load(Ordering::SeqCst) < doubts {
+                return Some(doubts);
+            }
+            self.clearing.store(false, Ordering::SeqCst);
+            if self.doubts.load(Ordering::SeqCst) == doubts || self.clearing.swap(true, Ordering::SeqCst) {
+                return None;
+            }
+        }
+    }
+
+    /// Since there were so many doubts, the server has confirmed every ticket.
+    pub(super) fn clear(&self, doubts: u64) {
+        self.cleared.fetch_max(doubts, Ordering::SeqCst);
+        self.sure.notify_waiters();
+    }
+
+    pub(super) fn is_sure(&self) -> bool {
+        self.cleared.load(Ordering::SeqCst) >= self.doubts.load(Ordering::SeqCst)
     }
 
     /// Ends it if it has had no ticket for so long. Whether it did.
@@ -236,6 +276,10 @@ impl Session {
             Place::Held => {}
         }
         true
+    }
+
+    pub(super) fn holds(&self, seq: u64) -> bool {
+        matches!(self.tickets().known.get(&seq), Some((_, Place::Held)))
     }
 
     pub(super) fn knows(&self, seq: u64) -> bool {

@@ -9,6 +9,7 @@ use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::bucket::place_of;
@@ -37,6 +38,10 @@ pub(super) struct Shared {
     pub(super) stopped: CancellationToken,
     lanes: Vec<Slot>,
     generations: AtomicU64,
+    /// Tells that pushes may not arrive.
+    pub(super) unheard: Notify,
+    /// What an operator must look into.
+    trouble: Mutex<Option<Arc<StoreError>>>,
 }
 
 /// Who the replica is, and what it found out about the server.
@@ -64,6 +69,8 @@ impl Shared {
             stopped: CancellationToken::new(),
             lanes: lanes.into_iter().map(|lane| (lane, Mutex::default())).collect(),
             generations: AtomicU64::new(0),
+            unheard: Notify::new(),
+            trouble: Mutex::default(),
         }
     }
 
@@ -90,6 +97,14 @@ impl Shared {
                 .retain(|name| sessions.iter().any(|session| session.end().is_none() && of(name, session)));
             incarnations.push(random_hex(&OsEntropy::new()));
         }
+    }
+
+    pub(super) fn trouble(&self) -> Option<Arc<StoreError>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<StoreError>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(Arc::new);
     }
 
     fn slot(&self, lane: &Lane) -> MutexGuard<'_, Option<Arc<Session>>> {
@@ -179,11 +194,36 @@ impl Shared {
 
     /// Whether an answer is of a session's epoch. If not, the server lost what the session knows.
     pub(super) fn is_of<T>(&self, session: &Arc<Session>, answer: &Answer<T>) -> bool {
+        let same = self.is_known(session, answer);
+        if same && answer.moved {
+            // The node that has the bucket now may not know what the one before acknowledged last.
+            self.doubt(session);
+        }
+        same
+    }
+
+    fn is_known<T>(&self, session: &Arc<Session>, answer: &Answer<T>) -> bool {
         let same = answer.epoch.as_ref() == Some(&session.epoch);
         if !same {
             self.lose(session, LeaseLostReason::DataLoss);
         }
         same
+    }
+
+    /// The server is asked for every ticket of the session, and until then [`Turn::confirm`] waits.
+    ///
+    /// [`Turn::confirm`]: botmesh_core::coordinator::Turn::confirm
+    pub(super) fn doubt(&self, session: &Arc<Session>) {
+        if session.doubt() {
+            session.lane.job(Job::Ask(Arc::clone(session)));
+        }
+    }
+
+    /// The connection is another one.
+    pub(super) fn doubt_all(&self) {
+        for session in self.sessions() {
+            self.doubt(&session);
+        }
     }
 
     /// A new session of a lane, if the server opens it.
@@ -232,17 +272,19 @@ impl Shared {
         }
     }
 
-    /// What the answer to a poll means.
-    pub(super) fn polled(&self, session: &Arc<Session>, seq: u64, answer: Answer<Standing>) {
+    /// What the answer to a poll means. It raises no doubt, since it is what clears one up. Whether the ticket stands as this replica believes.
+    pub(super) fn polled(&self, session: &Arc<Session>, seq: u64, answer: Answer<Standing>) -> bool {
         // A ticket that was given back meanwhile may be unknown.
-        if !session.knows(seq) || session.end().is_some() || !self.is_of(session, &answer) {
-            return;
+        if !session.knows(seq) || session.end().is_some() || !self.is_known(session, &answer) {
+            return true;
         }
         match answer.what {
             Standing::Granted { fence, previous } => {
                 session.lane.saw(fence);
                 session.grant(seq, Grant { previous });
             }
+            // A failover lost that somebody before left, who will be asked for it.
+            Standing::Waiting { .. } if session.holds(seq) => return false,
             Standing::Waiting { remaining, .. } => {
                 session.ask_at(seq, self.clock.monotonic() + until_poll(remaining, self.config.lease));
             }
@@ -253,5 +295,6 @@ impl Shared {
             }
             Standing::Unknown | Standing::Busy { .. } | Standing::Overloaded => {}
         }
+        true
     }
 }

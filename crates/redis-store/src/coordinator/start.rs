@@ -5,6 +5,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use botmesh_core::Bytes;
+use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{ConfigError, LeaseLostReason, StoreError, StoreErrorKind};
 use botmesh_core::time::{Clock, SystemClock};
 use tokio::sync::{mpsc, oneshot};
@@ -113,7 +114,7 @@ async fn prepare(
     let beats = Wire::new(open(connection).await?, Arc::clone(&clock));
     let wire = Wire::new(commands, Arc::clone(&clock));
     // Before the first ticket, so that no push is missed.
-    listen(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
+    hear(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
     let begun = Begun { incarnation, margin: config.margin(round_trip) };
     let (lanes, todo): (Vec<_>, Jobs) = (0..buckets)
         .map(|number| {
@@ -132,13 +133,16 @@ async fn prepare(
 }
 
 /// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.
-async fn listen(client: &Client, channel: &str, clock: &dyn Clock) -> Result<(), StoreError> {
+pub(super) async fn hear(client: &Client, channel: &str, clock: &dyn Clock) -> Result<(), StoreError> {
     let mut pushes = client.pushes();
     client.subscribe(channel).await?;
-    let args = vec![Bytes::copy_from_slice(channel.as_bytes()), Bytes::new()];
+    let own = random_hex(&OsEntropy::new());
+    let args = [channel, own.as_str()].map(|arg| Bytes::copy_from_slice(arg.as_bytes())).to_vec();
     client.command("turns", Access::Read, "PUBLISH", args).await?;
+    let heard =
+        async { while pushes.recv().await.is_ok_and(|push| push.value.as_str().as_deref() != Some(&own)) {} };
     tokio::select! {
-        _ = pushes.recv() => Ok(()),
+        () = heard => Ok(()),
         () = clock.sleep(client.config().command_timeout) => {
             let what = format!(
                 "{}: it does not push what is published to {channel}; give the user the permission for SUBSCRIBE and the \

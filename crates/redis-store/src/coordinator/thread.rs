@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use botmesh_core::coordinator::machine::{Beat, Liveness};
 use botmesh_core::entropy::{Entropy, OsEntropy};
-use botmesh_core::error::LeaseLostReason;
+use botmesh_core::error::{LeaseLostReason, StoreError, StoreErrorKind};
+use fred::types::ClusterStateChange;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -21,6 +22,7 @@ use super::lane::{Job, Lane};
 use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::shared::Shared;
+use super::start::hear;
 use super::wire::{Push, Wire};
 
 /// Delays between attempts: the first, doubled each time up to the last.
@@ -47,7 +49,7 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: Vec<mpsc::Unboun
         biased;
         () = shared.stop.cancelled() => {}
         _ = join_all(lanes) => {}
-        () = listen(&shared) => {}
+        () = listen(&shared, &beats) => {}
     }
     let crashed = shared.crashed.load(Ordering::SeqCst);
     shared.finish(if crashed { LeaseLostReason::Expired } else { LeaseLostReason::Released });
@@ -147,7 +149,9 @@ async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         && lost.end().is_some_and(|end| end.reason == LeaseLostReason::Expired)
     {
         shared.rename(&lost);
-        subscribe(shared).await;
+        if hear_all(shared).await.is_err() {
+            shared.unheard.notify_one();
+        }
     }
     loop {
         match shared.open(beats, lane).await {
@@ -164,10 +168,15 @@ async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     }
 }
 
-/// Receives what the server pushes.
-async fn listen(shared: &Arc<Shared>) {
-    let mut pushes = shared.wire.client.pushes();
-    let mut reconnects = shared.wire.client.reconnects();
+type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Receives what the server pushes, and sees whether it can.
+async fn listen(shared: &Arc<Shared>, beats: &Wire) {
+    let client = &shared.wire.client;
+    let mut pushes = client.pushes();
+    let (mut reconnects, mut other, mut changes) =
+        (client.reconnects(), beats.client.reconnects(), client.changes());
+    let mut subscribing: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
     loop {
         tokio::select! {
             push = pushes.recv() => match push {
@@ -176,38 +185,55 @@ async fn listen(shared: &Arc<Shared>) {
                         shared.pushed(push);
                     }
                 }
-                Err(RecvError::Lagged(_)) => ask_all(shared),
+                Err(RecvError::Lagged(_)) => shared.doubt_all(),
                 Err(RecvError::Closed) => return,
             },
             Ok(_) = reconnects.recv() => {
-                subscribe(shared).await;
-                ask_all(shared);
+                shared.doubt_all();
+                subscribing.clear();
+                subscribing.push(Box::pin(subscribe(shared)));
             }
+            Ok(_) = other.recv() => shared.doubt_all(),
+            Ok(changes) = changes.recv() => {
+                if changes.iter().any(|change| matches!(change, ClusterStateChange::Remove(_))) {
+                    subscribing.clear();
+                    subscribing.push(Box::pin(subscribe(shared)));
+                }
+            }
+            () = shared.unheard.notified() => {
+                subscribing.clear();
+                subscribing.push(Box::pin(subscribe(shared)));
+            }
+            Some(()) = subscribing.next(), if !subscribing.is_empty() => {}
         }
     }
 }
 
-/// To the pushes for all sessions that this replica has or is about to have.
-async fn subscribe(shared: &Arc<Shared>) {
+/// To the pushes for all sessions that this replica has or is about to have, and hears one of each.
+async fn hear_all(shared: &Shared) -> Result<(), StoreError> {
+    let client = &shared.wire.client;
     for incarnation in shared.incarnations() {
-        let channel = wake(&shared.wire.client.config().prefix, &incarnation);
-        let mut delay = FIRST_DELAY;
-        while shared.wire.client.subscribe(&channel).await.is_err() {
-            shared.clock.sleep(delay).await;
-            delay = next_delay(delay);
+        hear(client, &wake(&client.config().prefix, &incarnation), &*shared.clock).await?;
+    }
+    Ok(())
+}
+
+/// Subscribes until pushes arrive. As long as they do not, waiting tickets ask by themselves, later than they could know.
+async fn subscribe(shared: &Arc<Shared>) {
+    let mut delay = FIRST_DELAY;
+    while let Err(error) = hear_all(shared).await {
+        // What cannot be reached is not heard either; that is told by others.
+        if error.kind() == StoreErrorKind::Denied && shared.trouble().is_none() {
+            tracing::warn!(%error, "turns are not pushed to this replica, which has to ask for them");
+            shared.set_trouble(Some(error));
         }
+        shared.clock.sleep(delay).await;
+        delay = next_delay(delay);
     }
+    shared.set_trouble(None);
+    // What was pushed before may be lost.
+    shared.doubt_all();
 }
-
-/// Asks for every ticket: something may have been missed.
-fn ask_all(shared: &Arc<Shared>) {
-    for session in shared.sessions() {
-        let lane = Arc::clone(&session.lane);
-        lane.job(Job::Ask(session));
-    }
-}
-
-type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Asks for what may have been missed in a lane, and gives back what was dropped.
 async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedReceiver<Job>) {
@@ -221,7 +247,7 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
         tokio::select! {
             Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
                 Job::Leave { session, key, seq, held } => Box::pin(leave(shared, session, key, seq, held)),
-                Job::Ask(session) => Box::pin(ask_for(shared, session)),
+                Job::Ask(session) => Box::pin(confirm(shared, session)),
                 Job::End(session) => Box::pin(async move {
                     // Others go on as soon as the server knows. What was checked right before must have arrived.
                     shared.clock.sleep(shared.margin).await;
@@ -234,8 +260,11 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
             () = shared.clock.sleep(wake) => {
                 let Some(session) = session else { continue };
                 for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
+                    let session = Arc::clone(&session);
                     if keeps!(shared.config, Polls) {
-                        calls.push(Box::pin(ask(shared, Arc::clone(&session), key, seq)));
+                        calls.push(Box::pin(async move {
+                            ask(shared, &session, &key, seq).await;
+                        }));
                     }
                 }
             }
@@ -243,22 +272,46 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
     }
 }
 
-async fn ask(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64) {
-    match shared.wire.poll(&session.lane.bucket, &key, &session.id, seq).await {
-        Ok(answer) => shared.polled(&session, seq, answer),
+/// Whether the ticket stands as this replica believes.
+async fn ask(shared: &Arc<Shared>, session: &Arc<Session>, key: &Arc<str>, seq: u64) -> bool {
+    let as_believed = match shared.wire.poll(&session.lane.bucket, key, &session.id, seq).await {
+        Ok(answer) => shared.polled(session, seq, answer),
         // Soon again: what it asks for may have happened while nothing was heard.
         Err(_) => {
             session.ask_at(seq, shared.clock.monotonic() + until_poll(Some(LAST_DELAY), shared.config.lease));
+            false
         }
-    }
+    };
     session.lane.sooner.notify_one();
+    as_believed
 }
 
-/// Asks for every ticket of a session, those that hold too.
-async fn ask_for(shared: &Arc<Shared>, session: Arc<Session>) {
-    for part in session.entered().chunks(AT_ONCE) {
-        let asks = part.iter().map(|(seq, key)| ask(shared, Arc::clone(&session), Arc::clone(key), *seq));
-        join_all(asks).await;
+/// Clears up the doubts of a session.
+async fn confirm(shared: &Arc<Shared>, session: Arc<Session>) {
+    while let Some(doubts) = session.take_doubts() {
+        ask_all(shared, &session).await;
+        session.clear(doubts);
+    }
+}
+
+/// Asks for every ticket of a session, those that hold too, until each stands as this replica believes.
+async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
+    let mut left = session.entered();
+    let mut delay = FIRST_DELAY;
+    while session.end().is_none() {
+        let mut failed = Vec::new();
+        for part in left.chunks(AT_ONCE) {
+            let asks = part.iter().map(|(seq, key)| ask(shared, session, key, *seq));
+            let answers = join_all(asks).await;
+            failed
+                .extend(part.iter().zip(answers).filter(|(_, good)| !good).map(|(ticket, _)| ticket.clone()));
+        }
+        if failed.is_empty() {
+            return;
+        }
+        left = failed;
+        shared.clock.sleep(delay).await;
+        delay = next_delay(delay);
     }
 }
 

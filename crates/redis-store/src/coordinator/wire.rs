@@ -20,6 +20,8 @@ use crate::scripts::{self, Script};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer<T> {
     pub(super) epoch: Option<Arc<str>>,
+    /// Another node of a Cluster has the bucket now.
+    pub(super) moved: bool,
     pub(super) what: T,
 }
 
@@ -217,9 +219,10 @@ impl Wire {
         let keys: Vec<_> = std::iter::once(bucket.state()).chain(second).collect();
         let reply = self.client.script("turns", Access::Read, script, &keys, all).await?;
         let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
+        let moved = reply.is_moved();
         let (epoch, texts) = reply.texts().and_then(Texts::new).map_err(strange)?;
         bucket.witness(sent);
-        Ok(Answer { epoch, what: read(texts).map_err(strange)? })
+        Ok(Answer { epoch, moved, what: read(texts).map_err(strange)? })
     }
 
     pub(super) async fn open(

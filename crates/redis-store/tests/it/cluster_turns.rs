@@ -1,8 +1,9 @@
 //! Turns on a Cluster: each bucket of keys is on one node, and what becomes of one node is of no interest to the others.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use botmesh_core::coordinator::{Coordinator, Turn};
+use botmesh_core::coordinator::{Coordinator, Fence, Turn};
 use botmesh_core::error::{LeaseLostReason, StoreErrorKind as Kind};
 use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
 use botmesh_test_servers::{Cluster, Options, Redis};
@@ -24,11 +25,32 @@ fn has(node: &Redis, key: &str) -> bool {
     !node.command(&["KEYS", &pattern]).unwrap().items().is_empty()
 }
 
+/// The slot of a key that somebody has a ticket of.
+fn slot_of(cluster: &Cluster, key: &str) -> u16 {
+    let pattern = format!("{{botmesh:turns:*}}:queue:{key}");
+    let found = cluster.nodes().iter().map(|node| node.command(&["KEYS", &pattern]).unwrap());
+    let queue = found.flat_map(|found| found.items().first().and_then(|queue| queue.text())).next();
+    cluster.slot_of(&queue.unwrap()).unwrap()
+}
+
+/// The master that has not this slot.
+fn other(cluster: &Cluster, slot: u16) -> &Redis {
+    let owner = cluster.owner_of(slot).unwrap().address();
+    cluster.nodes().iter().find(|node| node.address() != owner).unwrap()
+}
+
 /// How many scripts a node has run.
-fn scripts(node: &Redis) -> u64 {
+pub(crate) fn scripts(node: &Redis) -> u64 {
     let stats = node.command(&["INFO", "commandstats"]).unwrap().text().unwrap();
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// How often a node has named another one that will have the slot.
+fn sent_away(node: &Redis) -> u64 {
+    let stats = node.command(&["INFO", "errorstats"]).unwrap().text().unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix("errorstat_ASK:count="));
+    line.map_or(0, |count| count.trim().parse().unwrap())
 }
 
 /// Takes the turns of some chats; at each node there are some of them.
@@ -154,4 +176,80 @@ async fn locks_are_in_the_buckets_of_their_keys() {
     for node in cluster.nodes() {
         assert!(!node.command(&["KEYS", "{botmesh:turns:*}:lock:*"]).unwrap().items().is_empty());
     }
+}
+
+/// Takes turns in both replicas by turns, until it is told to end; the fences grow. How many there were.
+async fn take_by_turns(replicas: [RedisCoordinator; 2], key: &str, end: &AtomicBool, taken: &AtomicU64) {
+    let mut last = Fence(0);
+    let mut next = enter(&replicas[0], key).await;
+    while !end.load(Ordering::Relaxed) {
+        for replica in &replicas {
+            let turn = next.granted().await.unwrap();
+            next = enter(replica, key).await;
+            assert!(turn.fence() > last, "{:?} after {last:?}", turn.fence());
+            assert_eq!(turn.confirm().await, Ok(()));
+            last = turn.fence();
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d08_turns_go_on_while_their_bucket_moves_from_node_to_node() {
+    let cluster = Cluster::start(&Options::new(), 2, 0).unwrap();
+    let config = || RedisCoordinatorConfig::default().with_lease(Duration::from_secs(6));
+    let (a, b) = (replica_at(&cluster.url(), config()).await, replica_at(&cluster.url(), config()).await);
+    let held = take(&a, "held").await;
+    let slot = slot_of(&cluster, "held");
+    let same = (0..).map(|at| format!("chat{at}"));
+    let mut keys = vec![];
+    for key in same {
+        let turn = take(&a, &key).await;
+        if slot_of(&cluster, &key) == slot {
+            keys.push(key);
+        }
+        turn.release();
+        if keys.len() == 3 {
+            break;
+        }
+    }
+    let (end, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = keys.iter().map(|key| take_by_turns([a.clone(), b.clone()], key, &end, &taken));
+    let moves = async {
+        for _ in 0..20 {
+            let before = taken.load(Ordering::Relaxed);
+            tokio::task::block_in_place(|| cluster.move_slot(slot, other(&cluster, slot)).unwrap());
+            until("turns after a move", || taken.load(Ordering::Relaxed) > before + 5).await;
+        }
+        end.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(futures_util::future::join_all(load), moves);
+    assert_eq!(held.confirm().await, Ok(()), "a turn was lost by a move");
+    for key in &keys {
+        assert_eq!(take(&b, key).await.check(), Ok(()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d08_a_slot_between_two_nodes_is_waited_for() {
+    let cluster = Cluster::start(&Options::new(), 2, 0).unwrap();
+    let (a, b) = (replica_at(&cluster.url(), endless()).await, replica_at(&cluster.url(), endless()).await);
+    let held = take(&a, "ana").await;
+    let slot = slot_of(&cluster, "ana");
+    // It has its session there already.
+    drop(enter(&b, "ana").await);
+    let from = cluster.owner_of(slot).unwrap();
+    let moving = cluster.begin_slot_move(slot, other(&cluster, slot)).unwrap();
+    moving.move_keys().unwrap();
+    let mut entering = Box::pin(b.enter("ana"));
+    tokio::select! {
+        _ = &mut entering => panic!("a ticket of a slot that is nowhere"),
+        // More often than it is sent for one call.
+        () = until("it is sent away", || sent_away(from) > 12) => {}
+    }
+    held.release();
+    moving.finish().unwrap();
+    let turn = entering.await.unwrap().granted().await.unwrap();
+    assert_eq!(turn.previous_holder(), Some(held.session()));
+    assert_eq!(turn.confirm().await, Ok(()));
 }

@@ -14,6 +14,7 @@ mod sentinel;
 mod tools;
 mod turn_answers;
 mod turn_crowds;
+mod turn_doubts;
 mod turn_faults;
 mod turn_late;
 mod turn_losses;

@@ -1,0 +1,134 @@
+//! A coordinator that is not sure of its turns for a while, or has trouble that stops nobody.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use botmesh::Coordination;
+use botmesh::core::coordinator::{Coordinator, MemoryCoordinator, MemoryHub, Ticket, TicketHandle};
+use botmesh::core::coordinator::{Turn, TurnHandle};
+use botmesh::core::entropy::SeededEntropy;
+use botmesh::core::error::{CoordinationUnavailable, LeaseLost, StoreError, StoreErrorKind};
+use botmesh::core::id::SessionId;
+use botmesh::core::inbound::Inbound;
+use botmesh::core::provider::Resolve;
+use botmesh::prelude::*;
+use tokio::sync::watch;
+
+use crate::support::Stage;
+
+type Trouble = Arc<Mutex<Option<Arc<StoreError>>>>;
+
+struct Doubtful {
+    inner: MemoryCoordinator,
+    doubt: watch::Sender<bool>,
+    trouble: Trouble,
+}
+
+struct DoubtfulTicket(Ticket, watch::Receiver<bool>);
+
+struct DoubtfulTurn(Turn, watch::Receiver<bool>);
+
+impl Doubtful {
+    fn new(stage: &Stage) -> Self {
+        let hub = MemoryHub::new(Arc::new(stage.clock.clone()));
+        let inner = hub.coordinator(&SeededEntropy::new(2));
+        Self { inner, doubt: watch::Sender::new(false), trouble: Trouble::default() }
+    }
+}
+
+#[async_trait]
+impl Coordinator for Doubtful {
+    fn session(&self) -> SessionId {
+        self.inner.session()
+    }
+
+    async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
+        let ticket = self.inner.enter(key).await?;
+        Ok(Ticket::new(ticket.fence(), Box::new(DoubtfulTicket(ticket, self.doubt.subscribe()))))
+    }
+
+    fn trouble(&self) -> Option<Arc<StoreError>> {
+        self.trouble.lock().expect("no panic").clone()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl TicketHandle for DoubtfulTicket {
+    async fn granted(&mut self) -> Result<Turn, CoordinationUnavailable> {
+        let turn = self.0.granted().await?;
+        let (session, previous) = (turn.session().clone(), turn.previous_holder().cloned());
+        Ok(Turn::new(turn.fence(), session, previous, Arc::new(DoubtfulTurn(turn, self.1.clone()))))
+    }
+}
+
+#[async_trait]
+impl TurnHandle for DoubtfulTurn {
+    fn check(&self) -> Result<(), LeaseLost> {
+        self.0.check()
+    }
+
+    async fn confirm(&self) -> Result<(), LeaseLost> {
+        self.1.clone().wait_for(|doubt| !doubt).await.expect("a coordinator");
+        self.check()
+    }
+
+    async fn lost(&self) -> LeaseLost {
+        self.0.lost().await
+    }
+
+    fn release(&self) {
+        self.0.release();
+    }
+}
+
+#[tokio::test]
+async fn a_turn_in_doubt_sends_nothing_until_it_is_confirmed() {
+    let stage = Stage::new(Resolve::Never);
+    let coordinator = Doubtful::new(&stage);
+    let (doubt, doubted) = (coordinator.doubt.clone(), coordinator.doubt.clone());
+    let life = stage.start(|bot| {
+        bot.coordination(Coordination::new(coordinator)).otherwise(move |c: Ctx| {
+            doubted.send_replace(true);
+            async move { c.reply("hi").await }
+        })
+    });
+    life.started().await;
+    assert!(life.deliver(Inbound::text("1", "ana", "hi")).await);
+    for _ in 0..5 {
+        stage.clock.advance(Duration::from_secs(1)).await;
+    }
+    assert!(stage.channel.sent().is_empty(), "something was sent in doubt");
+    doubt.send_replace(false);
+    life.until("the reply", || stage.channel.texts_to("ana") == ["hi"]).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn trouble_of_the_coordinator_is_told_once_until_it_is_over() {
+    let stage = Stage::new(Resolve::Never);
+    let coordinator = Doubtful::new(&stage);
+    let trouble = Arc::clone(&coordinator.trouble);
+    let mut life = stage.start(|bot| {
+        bot.coordination(Coordination::new(coordinator)).otherwise(async |c: Ctx| c.reply("hi").await)
+    });
+    life.started().await;
+    for event in ["1", "2"] {
+        let error = StoreError::new(StoreErrorKind::Denied, "test", "turns", "no pushes arrive");
+        for (is_there, expected) in [(Some(Arc::new(error)), vec!["error"]), (None, vec![])] {
+            *trouble.lock().expect("no panic") = is_there;
+            for _ in 0..30 {
+                stage.clock.advance(Duration::from_secs(1)).await;
+            }
+            let mut told = life.event_names();
+            told.retain(|name| *name == "error");
+            assert_eq!(told, expected);
+        }
+        assert_eq!(life.say(event, "hello", 1).await, ["hi"], "turns are given all the same");
+    }
+    life.stop().await;
+}
