@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, Turn};
 use botmesh_core::error::{CoordinationUnavailable, LeaseLostReason};
@@ -34,6 +35,11 @@ fn cases() -> Vec<Case> {
         fences_grow: "a later turn has a larger fence, for whatever key and replica",
         a_released_turn_is_over: "after its release a turn fails each check, and releasing again is harmless",
         a_closed_replica_gives_everything_back: "others go on at once, and its own calls fail",
+        a_lock_is_released_by_its_token_alone: "who does not hold a lock neither frees nor prolongs it, and the next holder has a larger fence",
+        a_lock_taken_again_is_the_same: "a token that asks again has the same fence, also through another replica",
+        a_lock_ends_with_its_time: "a lock that nobody prolongs goes to the next one, and its old token is worth nothing",
+        a_lock_outlives_its_replica: "a lock belongs to its token, whoever dies, and to no session",
+        locks_are_no_turns: "a lock and a turn of one name are not in each other's way",
     ]
 }
 
@@ -277,6 +283,106 @@ async fn a_closed_replica_gives_everything_back(context: &mut Context) -> CaseRe
     ensure!(next.granted().await?.was_given_back(), "a turn of a closed replica was not given back");
     ensure!(own.granted().await.is_err(), "a ticket outlives its session");
     ensure!(replicas[0].coordinator.enter(&key).await.is_err(), "a closed replica takes a ticket");
+    close(&replicas).await;
+    PASSED
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+async fn lock(replica: &Replica, key: &str, token: &str, ttl: Duration) -> Result<Option<Fence>, Failure> {
+    Ok(replica.coordinator.acquire_lock_fenced(key, token, ttl).await?)
+}
+
+async fn free_lock(replica: &Replica, key: &str, token: &str, ttl: Duration) -> Result<Fence, Failure> {
+    lock(replica, key, token, ttl).await?.ok_or_else(|| Failure::new("a free lock is not given"))
+}
+
+async fn a_lock_is_released_by_its_token_alone(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let (one, other) = (&replicas[0].coordinator, &replicas[1].coordinator);
+    let key = context.scope("job");
+    let fence = free_lock(&replicas[0], &key, "a", LONG).await?;
+    ensure_eq!(other.release_lock(&key, "b").await?, false, "a release by who does not hold");
+    ensure_eq!(other.renew_lock(&key, "b", LONG).await?, None, "a renewal by who does not hold");
+    ensure_eq!(lock(&replicas[1], &key, "b", LONG).await?, None, "the lock, which is held");
+    ensure_eq!(one.renew_lock(&key, "a", LONG).await?, Some(fence), "a renewal by the holder");
+    ensure_eq!(one.release_lock(&key, "a").await?, true, "a release by the holder");
+    ensure_eq!(one.release_lock(&key, "a").await?, false, "a second release");
+    let next = free_lock(&replicas[1], &key, "b", LONG).await?;
+    ensure!(next > fence, "the fence {next:?} after {fence:?}");
+    ensure_eq!(one.release_lock(&key, "a").await?, false, "a late release");
+    ensure_eq!(other.renew_lock(&key, "b", LONG).await?, Some(next), "the lock after a late release");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_lock_taken_again_is_the_same(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("job");
+    let fence = free_lock(&replicas[0], &key, "a", LONG).await?;
+    for replica in &replicas {
+        ensure_eq!(lock(replica, &key, "a", LONG).await?, Some(fence), "the same acquisition");
+    }
+    let others = free_lock(&replicas[1], &context.scope("other"), "a", LONG).await;
+    ensure!(others.is_ok(), "a lock keeps somebody from another");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_lock_ends_with_its_time(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("job");
+    let fence = free_lock(&replicas[0], &key, "a", LONG).await?;
+    let renewed = replicas[0].coordinator.renew_lock(&key, "a", Duration::from_millis(1)).await?;
+    ensure_eq!(renewed, Some(fence), "a renewal by the holder");
+    let next = loop {
+        if let Some(next) = lock(&replicas[1], &key, "b", LONG).await? {
+            break next;
+        }
+        tokio::task::yield_now().await;
+    };
+    ensure!(next > fence, "the fence {next:?} after {fence:?}");
+    let old = &replicas[0].coordinator;
+    ensure_eq!(old.renew_lock(&key, "a", LONG).await?, None, "a renewal of what has ended");
+    ensure_eq!(lock(&replicas[0], &key, "a", LONG).await?, None, "the lock, which is held");
+    ensure_eq!(old.release_lock(&key, "a").await?, false, "a release of what has ended");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn a_lock_outlives_its_replica(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(3).await? else { return NOT_CLAIMED };
+    let key = context.scope("job");
+    let fence = free_lock(&replicas[0], &key, "a", LONG).await?;
+    (replicas[0].crash)();
+    close(&replicas[1..2]).await;
+    for gone in &replicas[..2] {
+        ensure!(lock(gone, &key, "a", LONG).await.is_err(), "a replica that is gone takes a lock");
+        ensure!(gone.coordinator.renew_lock(&key, "a", LONG).await.is_err(), "a replica that is gone renews");
+        ensure!(gone.coordinator.release_lock(&key, "a").await.is_err(), "a replica that is gone releases");
+    }
+    ensure_eq!(lock(&replicas[2], &key, "b", LONG).await?, None, "the lock of a dead replica");
+    ensure_eq!(
+        replicas[2].coordinator.renew_lock(&key, "a", LONG).await?,
+        Some(fence),
+        "its token elsewhere"
+    );
+    ensure_eq!(replicas[2].coordinator.release_lock(&key, "a").await?, true, "its token elsewhere");
+    close(&replicas).await;
+    PASSED
+}
+
+async fn locks_are_no_turns(context: &mut Context) -> CaseResult {
+    let Some(replicas) = context.replicas(2).await? else { return NOT_CLAIMED };
+    let key = context.scope("job");
+    let turn = take(&replicas[0], &key).await?;
+    let fence = free_lock(&replicas[1], &key, "a", LONG).await?;
+    ensure!(fence > turn.fence(), "the fence {fence:?} after {:?}", turn.fence());
+    ensure!(turn.check().is_ok(), "a lock takes a turn away");
+    turn.release();
+    let next = take(&replicas[0], &key).await?;
+    ensure!(next.fence() > fence, "the fence {:?} after {fence:?}", next.fence());
+    ensure_eq!(next.previous_holder(), Some(turn.session()), "the previous holder");
     close(&replicas).await;
     PASSED
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh::Coordination;
-use botmesh::core::coordinator::{Coordinator, MemoryCoordinator, MemoryHub, Ticket, TicketHandle};
+use botmesh::core::coordinator::{Coordinator, Fence, MemoryCoordinator, MemoryHub, Ticket, TicketHandle};
 use botmesh::core::coordinator::{Turn, TurnHandle};
 use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::error::{CoordinationUnavailable, LeaseLost, StoreError, StoreErrorKind};
@@ -50,6 +50,28 @@ impl Coordinator for Doubtful {
 
     fn trouble(&self) -> Option<Arc<StoreError>> {
         self.trouble.lock().expect("no panic").clone()
+    }
+
+    async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        self.inner.acquire_lock_fenced(key, token, ttl).await
+    }
+
+    async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        self.inner.renew_lock(key, token, ttl).await
+    }
+
+    async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
+        self.inner.release_lock(key, token).await
     }
 
     async fn close(&self) {

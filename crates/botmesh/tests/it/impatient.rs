@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh::Coordination;
-use botmesh::core::coordinator::{Coordinator, MemoryCoordinator, MemoryHub, Ticket, TicketHandle, Turn};
+use botmesh::core::coordinator::{
+    Coordinator, Fence, MemoryCoordinator, MemoryHub, Ticket, TicketHandle, Turn,
+};
 use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::error::{CoordinationUnavailable, CoordinationUnavailableReason};
 use botmesh::core::id::SessionId;
@@ -37,6 +39,28 @@ impl Coordinator for Impatient {
         let ticket = self.inner.enter(key).await?;
         let fence = ticket.fence();
         Ok(Ticket::new(fence, Box::new(Waiting { ticket, clock: self.clock.clone() })))
+    }
+
+    async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        self.inner.acquire_lock_fenced(key, token, ttl).await
+    }
+
+    async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        self.inner.renew_lock(key, token, ttl).await
+    }
+
+    async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
+        self.inner.release_lock(key, token).await
     }
 
     async fn close(&self) {

@@ -3,12 +3,15 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::machine::{Effect, Ending, Limits, Machine, Micros, Opening, Previous, Standing, TicketId};
+use super::machine::{
+    Effect, Ending, Limits, Locking, Machine, Micros, Opening, Previous, Standing, TicketId,
+};
 use super::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
 use crate::entropy::{Entropy, random_hex};
 use crate::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, LeaseLostReason};
@@ -49,7 +52,7 @@ struct Grant {
 }
 
 impl MemoryHub {
-    /// An empty hub. The clock only makes fences follow time; nothing expires by it.
+    /// An empty hub. The clock makes fences follow time, and ends locks; no turn expires by it.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let state = State {
             machine: Machine::new(Limits { max_waiters: usize::MAX, ..Limits::default() }),
@@ -279,11 +282,24 @@ impl MemoryCoordinator {
         self.replica.partitioned.store(false, Ordering::SeqCst);
     }
 
-    fn next_ticket(&self) -> Result<(Arc<Session>, TicketId), CoordinationUnavailable> {
+    /// The session, if the hub can be asked.
+    fn reach(&self) -> Result<Arc<Session>, CoordinationUnavailable> {
         if self.replica.partitioned.load(Ordering::SeqCst) {
             return Err(down("the hub cannot be reached"));
         }
-        let session = self.current();
+        Ok(self.current())
+    }
+
+    /// Like [`reach`](Self::reach), for what the machine allows to anybody.
+    fn reach_alive(&self) -> Result<Arc<Session>, CoordinationUnavailable> {
+        self.reach().and_then(|session| match session.check() {
+            Ok(()) => Ok(session),
+            Err(_) => Err(down(CLOSED_COORDINATOR)),
+        })
+    }
+
+    fn next_ticket(&self) -> Result<(Arc<Session>, TicketId), CoordinationUnavailable> {
+        let session = self.reach()?;
         let seq = session.last_seq.fetch_add(1, Ordering::Relaxed);
         let ticket = TicketId { session: session.id.clone(), seq };
         Ok((session, ticket))
@@ -316,6 +332,8 @@ impl fmt::Debug for MemoryCoordinator {
         f.debug_struct("MemoryCoordinator").field("session", &self.current().id).finish_non_exhaustive()
     }
 }
+
+const SHORTEST_LOCK: Duration = Duration::from_millis(1);
 
 const CLOSED_COORDINATOR: &str = "the coordinator is closed";
 
@@ -377,6 +395,36 @@ impl Coordinator for MemoryCoordinator {
             held: AtomicBool::new(false),
         };
         Ok(Some(claim.turn(fence, grant)))
+    }
+
+    async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        let session = self.reach_alive()?;
+        let ttl = ttl.max(SHORTEST_LOCK);
+        Ok(session.hub.step(|state, now| match state.machine.lock_acquire(key, token, ttl, now) {
+            Locking::Acquired(fence) => Some(fence),
+            Locking::Busy { .. } | Locking::Unopened => None,
+        }))
+    }
+
+    async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        let session = self.reach_alive()?;
+        let ttl = ttl.max(SHORTEST_LOCK);
+        Ok(session.hub.step(|state, now| state.machine.lock_renew(key, token, ttl, now)))
+    }
+
+    async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
+        let session = self.reach_alive()?;
+        Ok(session.hub.step(|state, now| state.machine.lock_release(key, token, now)))
     }
 
     fn raise_floor(&self, floor: Fence) {

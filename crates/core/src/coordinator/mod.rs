@@ -57,6 +57,42 @@ pub trait Coordinator: Send + Sync + 'static {
         }
     }
 
+    /// Takes the lock `key` for `ttl` (at least 1 ms) if it is free. Locks have keys of their own, apart from those of turns, and
+    /// no queue; a lock belongs to its token and not to a session, so that it outlives a replica by at most `ttl`.
+    ///
+    /// The caller names the acquisition by a token of its own: sent again while the lock is held, it is the same acquisition with
+    /// the same fence, and prolongs it. Of two acquisitions, the later one has the larger fence. `None`: somebody else holds it,
+    /// or the coordinator has just lost its data.
+    ///
+    /// # Errors
+    /// The coordinator is down, closed, or has no room. The lock may have been taken; acquire or release it with the same token.
+    ///
+    /// # Cancel safety
+    /// As after an error: a dropped call may have taken the lock.
+    async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable>;
+
+    /// Prolongs a lock to `ttl` (at least 1 ms) from now. Its fence, or `None` if `token` does not hold it.
+    ///
+    /// # Errors
+    /// The coordinator is down or closed. The lock may have been prolonged.
+    async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable>;
+
+    /// Frees a lock. Whether `token` held it; the lock of another token stays as it is.
+    ///
+    /// # Errors
+    /// The coordinator is down or closed. The lock may have been freed.
+    async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable>;
+
     /// How long before its lease runs out a session stops acting at the latest. Who takes a turn that was not given back
     /// waits as long before it uses what only one process may use. Default 1 s.
     fn margin(&self) -> Duration {

@@ -508,3 +508,23 @@ fn more_tickets_than_may_wait_are_refused() {
     take(&mut waiter);
     take(&mut enter(&replica, "anna"));
 }
+
+#[test]
+fn a_lock_ends_when_its_time_is_over_and_not_before() {
+    let clock = Arc::new(HandClock::default());
+    let hub = MemoryHub::new(clock.clone());
+    let (a, b) = (replica(&hub), replica(&hub));
+    let ttl = Duration::from_secs(10);
+    let lock =
+        |who: &MemoryCoordinator, token: &str| ready(who.acquire_lock_fenced("job", token, ttl)).unwrap();
+    let first = lock(&a, "a").unwrap();
+    for (now, is_held) in [(9_999, true), (5_000, true), (5_001, false)] {
+        clock.0.store(now, Ordering::SeqCst);
+        assert_eq!(lock(&b, "b").is_none(), is_held, "at {now}: what is set back lasts no shorter");
+    }
+    assert_eq!(ready(a.renew_lock("job", "a", ttl)).unwrap(), None);
+    hub.flush();
+    assert!(lock(&a, "a").unwrap() > first, "a lock is lost with the data, and fences go on");
+    a.partition();
+    assert_eq!(ready(a.release_lock("job", "a")).unwrap_err().reason, CoordinationUnavailableReason::Down);
+}

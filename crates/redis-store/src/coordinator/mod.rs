@@ -151,61 +151,6 @@ impl RedisCoordinator {
         Ok(Self { inner: Arc::new(Inner { shared }) })
     }
 
-    /// Takes the lock `key` for `ttl` (at least 1 ms) if it is free. The caller names the acquisition by a token of its
-    /// own: sent again while the lock is held, it is the same acquisition with the same fence. Of two acquisitions, the
-    /// later one has the larger fence. `None`: somebody else holds it, or the server has just lost its data.
-    ///
-    /// # Errors
-    /// The server cannot be reached or has no room. The lock may have been taken; acquire or release it with the same token.
-    pub async fn acquire_lock_fenced(
-        &self,
-        key: &str,
-        token: &str,
-        ttl: Duration,
-    ) -> Result<Option<Fence>, CoordinationUnavailable> {
-        let lane = self.lane(key);
-        // A bucket that nobody has a session in knows of no locks.
-        let wait = self.inner.shared.config.command_timeout() * 2;
-        match before(self.usable(lane), self.inner.shared.clock.sleep(wait)).await {
-            Some(session) => session?,
-            None => return Err(unreachable()),
-        };
-        let wire = &self.inner.shared.wire;
-        let answer = wire.lock_acquire(&lane.bucket, key, token, lock_ttl(ttl)).await;
-        match self.open(lane, answer)? {
-            Locking::Acquired(fence) => {
-                lane.saw(fence);
-                Ok(Some(fence))
-            }
-            Locking::Busy { .. } | Locking::Unopened => Ok(None),
-        }
-    }
-
-    /// Prolongs a lock to `ttl` (at least 1 ms) from now. Its fence, or `None` if `token` does not hold it.
-    ///
-    /// # Errors
-    /// The server cannot be reached.
-    pub async fn renew_lock(
-        &self,
-        key: &str,
-        token: &str,
-        ttl: Duration,
-    ) -> Result<Option<Fence>, CoordinationUnavailable> {
-        let lane = self.lane(key);
-        let wire = &self.inner.shared.wire;
-        self.open(lane, wire.lock_renew(&lane.bucket, key, token, lock_ttl(ttl)).await)
-    }
-
-    /// Frees a lock. Whether `token` held it.
-    ///
-    /// # Errors
-    /// The server cannot be reached.
-    pub async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
-        let lane = self.lane(key);
-        let wire = &self.inner.shared.wire;
-        self.open(lane, wire.lock_release(&lane.bucket, key, token).await)
-    }
-
     /// For tests: dies as a killed process does. The server is told nothing, its turns are lost
     /// ([`LeaseLostReason::Expired`]), others go on after its lease, and every later call fails.
     pub fn crash(&self) {
@@ -402,6 +347,47 @@ impl Coordinator for RedisCoordinator {
     async fn try_enter(&self, key: &str) -> Result<Option<Turn>, CoordinationUnavailable> {
         let (key, failure) = (Arc::from(key), Failure::default());
         self.in_time(&key, self.try_take(&key, &failure), &failure).await
+    }
+
+    async fn acquire_lock_fenced(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        let lane = self.lane(key);
+        // A bucket that nobody has a session in knows of no locks.
+        let wait = self.inner.shared.config.command_timeout() * 2;
+        match before(self.usable(lane), self.inner.shared.clock.sleep(wait)).await {
+            Some(session) => session?,
+            None => return Err(unreachable()),
+        };
+        let wire = &self.inner.shared.wire;
+        let answer = wire.lock_acquire(&lane.bucket, key, token, lock_ttl(ttl)).await;
+        match self.open(lane, answer)? {
+            Locking::Acquired(fence) => {
+                lane.saw(fence);
+                Ok(Some(fence))
+            }
+            Locking::Busy { .. } | Locking::Unopened => Ok(None),
+        }
+    }
+
+    async fn renew_lock(
+        &self,
+        key: &str,
+        token: &str,
+        ttl: Duration,
+    ) -> Result<Option<Fence>, CoordinationUnavailable> {
+        let lane = self.lane(key);
+        let wire = &self.inner.shared.wire;
+        self.open(lane, wire.lock_renew(&lane.bucket, key, token, lock_ttl(ttl)).await)
+    }
+
+    async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {
+        let lane = self.lane(key);
+        let wire = &self.inner.shared.wire;
+        self.open(lane, wire.lock_release(&lane.bucket, key, token).await)
     }
 
     fn margin(&self) -> Duration {

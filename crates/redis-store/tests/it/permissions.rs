@@ -1,5 +1,6 @@
 //! Users that may not do everything.
 
+use botmesh_core::coordinator::Coordinator as _;
 use botmesh_core::error::StoreErrorKind as Kind;
 use botmesh_core::store::Store as _;
 use botmesh_redis_store::{RedisConfig, RedisCoordinator};
