@@ -7,6 +7,7 @@ pub mod duration;
 pub mod entropy;
 pub mod error;
 pub mod hash;
+pub mod host;
 pub mod id;
 pub mod inbound;
 pub mod journal;

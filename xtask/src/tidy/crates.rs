@@ -14,6 +14,7 @@ pub(super) enum Role {
     Store,
     Events,
     Channel,
+    Webhook,
     Testing,
     Conformance,
     Nemesis,
@@ -29,6 +30,7 @@ impl Role {
             "botmesh" => Self::Runtime,
             "append-log" => Self::AppendLog,
             "events" => Self::Events,
+            "webhook" => Self::Webhook,
             "testing" => Self::Testing,
             "conformance" => Self::Conformance,
             "nemesis" => Self::Nemesis,
@@ -46,7 +48,8 @@ impl Role {
             Self::Core | Self::AppendLog | Self::Servers => false,
             Self::Scripts => other == Self::Servers,
             Self::Examples => !matches!(other, Self::Nemesis | Self::Servers),
-            Self::Store | Self::Channel => other == Self::Core,
+            Self::Store | Self::Webhook => other == Self::Core,
+            Self::Channel => matches!(other, Self::Core | Self::Webhook),
             Self::Runtime | Self::Events => matches!(other, Self::Core | Self::AppendLog),
             Self::Testing => matches!(other, Self::Core | Self::Runtime),
             Self::Nemesis => {
@@ -63,7 +66,7 @@ impl Role {
     fn may_test_with(self, other: Self) -> bool {
         match self {
             Self::Store => !matches!(other, Self::Runtime | Self::Store | Self::Channel),
-            Self::Channel => !matches!(other, Self::Runtime | Self::Store),
+            Self::Channel | Self::Webhook => !matches!(other, Self::Runtime | Self::Store),
             _ => true,
         }
     }

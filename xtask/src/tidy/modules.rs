@@ -53,7 +53,7 @@ pub(super) fn backends_do_not_name_the_runtime(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in in_folder(tree, "crates/") {
         let folder = file.path.split('/').nth(1).unwrap_or("");
-        if !matches!(Role::of(folder), Some(Role::Store | Role::Channel)) {
+        if !matches!(Role::of(folder), Some(Role::Store | Role::Channel | Role::Webhook)) {
             continue;
         }
         for path in named_paths(&Code::new(&file.text), &[]) {

@@ -75,6 +75,7 @@ impl Bot {
         let Some(definition) = self.take_definition() else {
             return Err("the bot has already run; build another one".into());
         };
+        let _ended = self.shared.ended.clone().drop_guard();
         let limits = definition.turns;
         let engine = Engine::open(self, definition).await?;
         let over = engine.receive(&self.shared.stop).await;

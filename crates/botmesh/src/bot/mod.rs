@@ -5,6 +5,7 @@ mod channel;
 mod config;
 mod coordination;
 mod enter;
+mod hosted;
 mod journals;
 mod lead;
 mod leader;
@@ -92,6 +93,8 @@ struct Shared {
     stop: Stop,
     /// Cancelled when the bot runs.
     started: CancellationToken,
+    /// Cancelled when its run is over.
+    ended: CancellationToken,
 }
 
 /// What sends need of a running bot.
@@ -144,6 +147,7 @@ impl Bot {
             metrics,
             stop: Stop::default(),
             started: CancellationToken::new(),
+            ended: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+mod admit;
+mod door;
+mod endpoint;
+mod server;
+
+pub use admit::admit_all;
+pub use axum;
+pub use door::{Door, Limits};
+pub use endpoint::{Handshake, NotReceived, Webhook, query_pairs, router, same_secret};
+pub use server::{ServeError, Server, serve};
