@@ -47,6 +47,13 @@ pub enum ContentBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
+    /// Another text and other buttons in place of those of a message that the bot sent.
+    Edit {
+        /// The message that is changed.
+        message: MessageId,
+        /// What it says from now on.
+        text: String,
+    },
     /// A reaction to a message.
     Reaction {
         /// The message it is about.
@@ -124,7 +131,7 @@ impl Content {
     /// The text or the caption.
     pub fn readable_text(&self) -> &str {
         match &self.body {
-            ContentBody::Text { text } => text,
+            ContentBody::Text { text } | ContentBody::Edit { text, .. } => text,
             ContentBody::Image(media)
             | ContentBody::Audio(media)
             | ContentBody::Video(media)

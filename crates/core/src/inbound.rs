@@ -22,6 +22,10 @@ pub struct Inbound {
     /// When the channel says that it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_at: Option<Timestamp>,
+    /// The channel's id of the message, where it is not that of the event: what an answer, a reaction or an edit names. Of
+    /// a pressed button, the message that it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<MessageId>,
     /// The message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<MessageId>,
@@ -147,6 +151,16 @@ pub struct InboundMedia {
     /// The file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_name: Option<String>,
+    /// What the messages of one album share. Each of them is an event of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub album: Option<String>,
+}
+
+impl InboundMedia {
+    /// Media of which only the place is known.
+    pub fn new(media: MediaRef) -> Self {
+        Self { media, caption: None, mime: None, file_name: None, album: None }
+    }
 }
 
 impl Inbound {
@@ -159,7 +173,13 @@ impl Inbound {
     pub fn private(event: impl Into<EventId>, chat: impl Into<ChatId>, body: InboundBody) -> Self {
         let chat = chat.into();
         let sender = Some(Participant::new(chat.as_str()));
-        Self { event: event.into(), chat, sender, group: false, written_at: None, reply_to: None, body }
+        let (written_at, message, reply_to) = Default::default();
+        Self { event: event.into(), chat, sender, group: false, written_at, message, reply_to, body }
+    }
+
+    /// The channel's id of the message.
+    pub fn message_id(&self) -> MessageId {
+        self.message.clone().unwrap_or_else(|| self.event.as_str().into())
     }
 
     /// Which conversation the event belongs to.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::content::Content;
 use crate::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase, StoreError};
-use crate::id::{ChatId, MessageId, RecordId, SendKey};
+use crate::id::{ChatId, EventId, MessageId, RecordId, SendKey};
 use crate::inbound::Inbound;
 use crate::media::{MediaRef, StoredMediaRef};
 
@@ -57,6 +57,16 @@ pub trait Provider: Send + Sync + 'static {
     /// # Cancel safety
     /// Dropping the future counts as [`Phase::Unknown`].
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError>;
+
+    /// Shows the chat of `inbound` that an answer is being written, for as long as the channel shows it. Does nothing by
+    /// default.
+    ///
+    /// # Errors
+    /// The channel's failure. Nobody tries again.
+    async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
+        let _ = inbound;
+        Ok(())
+    }
 
     /// Says what became of a send whose answer was lost. Called only with [`Resolve::Lookup`].
     ///
@@ -113,6 +123,19 @@ pub trait InboundSink: Send + Sync + 'static {
     /// # Cancel safety
     /// A dropped call may or may not have taken the event over; delivering it again is always safe.
     async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError>;
+
+    /// Takes over an event that the channel cannot read, as a dead letter, so that it may be confirmed and what comes after
+    /// it goes on. `raw` is the event as it came, of which the bot keeps the first 64 KiB.
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit). By default it is [`AdmitError::Invalid`].
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have taken the event over; delivering it again is always safe.
+    async fn poison(&self, event: EventId, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {
+        let _ = (event, raw);
+        Err(AdmitError::Invalid(format!("it cannot be read ({problem}), and nobody keeps it")))
+    }
 
     /// Takes over that the channel has a message of this bot: it sent back its own copy, or a status. Channels with
     /// [`Resolve::Echo`] call it with the token of each such event, in any order and as often as they come; a send whose

@@ -17,6 +17,7 @@ pub(crate) fn text(content: &Content) -> String {
         ContentBody::Location { latitude, longitude, name } => {
             with_caption(format!("[location] {latitude}, {longitude}"), name.as_deref())
         }
+        ContentBody::Edit { text, .. } => with_caption("[edit]".into(), Some(text)),
         ContentBody::Reaction { emoji: Some(emoji), .. } => format!("[reaction] {emoji}"),
         ContentBody::Reaction { emoji: None, .. } => "[reaction taken back]".into(),
         _ => "[content that this version cannot show]".into(),

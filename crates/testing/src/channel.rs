@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use botmesh_core::error::{ChannelError, MediaUnavailable};
-use botmesh_core::id::{ChatId, SendKey};
+use botmesh_core::id::{ChatId, EventId, SendKey};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::media::{MediaRef, StoredMediaRef};
 use botmesh_core::provider::{
@@ -115,6 +115,10 @@ impl Provider for CrashableProvider {
         .await
     }
 
+    async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
+        self.while_alive(self.inner.show_typing(inbound)).await
+    }
+
     async fn resolve(&self, token: &SendKey, chat: &ChatId) -> Resolution {
         self.while_alive(self.inner.resolve(token, chat)).await
     }
@@ -145,6 +149,14 @@ impl InboundSink for CrashableSink {
             biased;
             () = self.process.wait() => Err(AdmitError::Stopping),
             admitted = self.inner.admit(inbound) => admitted,
+        }
+    }
+
+    async fn poison(&self, event: EventId, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {
+        tokio::select! {
+            biased;
+            () = self.process.wait() => Err(AdmitError::Stopping),
+            buried = self.inner.poison(event, raw, problem) => buried,
         }
     }
 

@@ -142,10 +142,5 @@ impl MockProvider {
 
 /// A picture as a user sends it, without a caption.
 pub fn image(media: MediaRef) -> InboundBody {
-    InboundBody::Image(InboundMedia {
-        media,
-        caption: None,
-        mime: Some("image/jpeg".to_owned()),
-        file_name: None,
-    })
+    InboundBody::Image(InboundMedia { mime: Some("image/jpeg".to_owned()), ..InboundMedia::new(media) })
 }

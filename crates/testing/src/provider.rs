@@ -71,6 +71,7 @@ struct Shared {
 struct State {
     lines: Vec<Line>,
     sent: Vec<Sent>,
+    typing: Vec<ChatId>,
     next_message: u64,
     faults: VecDeque<SendFault>,
     rule: Option<Rule>,
@@ -149,6 +150,22 @@ impl MockProvider {
             }
         }
         Ok(())
+    }
+
+    /// Hands an event to the bot that the channel cannot read. Waits until a bot runs.
+    ///
+    /// # Errors
+    /// The bot did not take it over.
+    ///
+    /// # Panics
+    /// If no bot runs this provider within 30 s.
+    pub async fn poison(&self, event: &str, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {
+        self.running_sink().await.poison(event.into(), raw, problem).await
+    }
+
+    /// How often the bot showed this chat that it writes.
+    pub fn shown_typing(&self, chat: &str) -> usize {
+        self.shared.lock().typing.iter().filter(|shown| shown.as_str() == chat).count()
     }
 
     async fn running_sink(&self) -> Arc<dyn InboundSink> {
@@ -449,6 +466,11 @@ impl Provider for MockProvider {
                 Err(lost_answer())
             }
         }
+    }
+
+    async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
+        self.shared.lock().typing.push(inbound.chat.clone());
+        Ok(())
     }
 
     async fn resolve(&self, token: &SendKey, chat: &ChatId) -> Resolution {

@@ -102,6 +102,7 @@ fn picture() -> Inbound {
         caption: Some("my caf\u{e9} \u{1F600}".to_owned()),
         mime: Some("image/png".to_owned()),
         file_name: Some("a/b.png".to_owned()),
+        album: Some("13579".to_owned()),
     });
     let sender = Some(Participant::new(ParticipantId::from("300000000")));
     let reply_to = Some(MessageId::from("m/1"));

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::core::id::SendKey;
+use crate::core::id::{EventId, SendKey};
 use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
 use crate::egress::Egress;
@@ -27,6 +27,11 @@ impl InboundSink for Sink {
         }
         self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         self.intake.admit(inbound).await
+    }
+
+    async fn poison(&self, event: EventId, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {
+        self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
+        self.intake.bury(event, raw, problem).await
     }
 
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {

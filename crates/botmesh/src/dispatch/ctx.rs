@@ -283,6 +283,18 @@ impl Ctx {
         self.inner.egress.send(Some(&self.inner.scope), Some(key.into()), self.chat(), content.into()).await
     }
 
+    /// Shows the chat that an answer is being written, for as long as the channel shows it: some seconds. Tried once; a
+    /// failure is not worth a message, and is only logged.
+    pub async fn show_typing(&self) {
+        let world = &self.inner.world;
+        if !world.lead.may_call() {
+            return;
+        }
+        if let Err(error) = world.provider.show_typing(self.inbound()).await {
+            tracing::debug!(%error, chat = %self.chat(), "typing was not shown");
+        }
+    }
+
     /// What durable tasks are to run later.
     pub fn tasks(&self) -> Tasks {
         Tasks::new(Arc::clone(&self.inner.scheduler)).counting_from(self.inner.arrived.received)

@@ -126,7 +126,7 @@ impl Dispatcher {
         }
         if !work.replay {
             let inbound = ctx.inbound();
-            let (message, text) = (inbound.event.as_str().into(), inbound.readable_text());
+            let (message, text) = (inbound.message_id(), inbound.readable_text());
             self.world.log_message(Direction::In, &inbound.chat, message, text).await;
         }
         let heard = match work.replay {

@@ -2,6 +2,7 @@
 
 mod media;
 mod recent;
+mod unreadable;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -133,6 +133,7 @@ fn event_of(task: &str, id: Option<&str>, event: &str, body: InboundBody) -> Inb
         sender: None,
         group: false,
         written_at: None,
+        message: None,
         reply_to: None,
         body,
     }

@@ -104,6 +104,7 @@ async fn it_takes_buttons_and_media() {
         caption: Some(caption.to_owned()),
         mime: Some("image/png".to_owned()),
         file_name: None,
+        album: None,
     };
     let answers = [
         (InboundBody::Interaction { id: "skip".to_owned(), title: "Skip".to_owned() }, "button skip"),

@@ -47,3 +47,4 @@ mod settings;
 mod steps;
 mod support;
 mod texts;
+mod unreadable;

@@ -38,7 +38,7 @@ fn routes(bot: BotBuilder) -> BotBuilder {
 
 fn image(caption: &str) -> InboundBody {
     let media = MediaRef { provider: "mock".to_owned(), token: "id".into() };
-    InboundBody::Image(InboundMedia { media, caption: Some(caption.to_owned()), mime: None, file_name: None })
+    InboundBody::Image(InboundMedia { caption: Some(caption.to_owned()), ..InboundMedia::new(media) })
 }
 
 #[tokio::test]

@@ -107,6 +107,26 @@ impl InboxRecord {
         Self { state: InboxState::Working, attempts: 1, ..Self::queued(inbound, order, owner, now) }
     }
 
+    /// An event that the channel could not read: dead from birth.
+    pub fn unreadable(inbound: Arc<Inbound>, order: i64, problem: &str, now: Timestamp) -> Self {
+        Self {
+            v: FORMAT,
+            id: inbound.record_id(),
+            state: InboxState::Dead,
+            attempts: 0,
+            crashes: 0,
+            owner: None,
+            order,
+            received: now,
+            changed: now,
+            due: None,
+            error: Some(truncated(problem, MAX_ERROR)),
+            media: None,
+            revivals: Vec::new(),
+            inbound,
+        }
+    }
+
     /// The occurrence of a task, for whoever finds it due.
     pub fn scheduled(inbound: Arc<Inbound>, due: Timestamp, now: Timestamp) -> Self {
         Self {

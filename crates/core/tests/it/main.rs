@@ -9,5 +9,6 @@ mod lives;
 mod memory_kv;
 mod memory_store;
 mod split;
+mod stored;
 mod time;
 mod webhook;

@@ -23,6 +23,7 @@ fn each_kind_is_a_readable_line() {
             "[location] 1.5, -2 Home",
         ),
         (ContentBody::Reaction { message: "1".into(), emoji: Some("👍".into()) }, "[reaction] 👍"),
+        (ContentBody::Edit { message: "1".into(), text: "Booked.".into() }, "[edit] Booked."),
         (ContentBody::Reaction { message: "1".into(), emoji: None }, "[reaction taken back]"),
     ];
     for (body, expected) in cases {

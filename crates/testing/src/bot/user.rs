@@ -97,7 +97,7 @@ impl TestUser {
     /// A reference to media that the user uploads, for [`sends`](Self::sends).
     pub fn upload(&self, bytes: impl Into<Bytes>, mime: impl Into<String>) -> InboundMedia {
         let media = self.stage.mock.add_media(self.stage.next_event().as_str(), bytes);
-        InboundMedia { media, caption: None, mime: Some(mime.into()), file_name: None }
+        InboundMedia { mime: Some(mime.into()), ..InboundMedia::new(media) }
     }
 
     async fn send(&self, body: InboundBody, reply_to: Option<MessageId>) -> Result<(), String> {
