@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 use crate::core::coordinator::Fence;
 use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
+use crate::core::notice::Notice;
 use crate::core::time::Timestamp;
 use crate::handover::HandoverOutcome;
 
@@ -66,6 +67,8 @@ pub enum BotEvent {
         /// Why.
         error: String,
     },
+    /// The channel told something that is no event of a chat. It is not journaled, and may be told by each replica.
+    Notice(Notice),
     /// The channel is connected again.
     ChannelAvailable {
         /// How many tries failed.
@@ -242,6 +245,11 @@ impl BotEvent {
             Self::PurgingDead { .. } => "durability:purging-dead",
             Self::ChannelUnavailable { .. } => "channel:unavailable",
             Self::ChannelAvailable { .. } => "channel:available",
+            Self::Notice(Notice::Receipt(_)) => "provider:receipt",
+            Self::Notice(Notice::FromMe { .. }) => "provider:from-me",
+            Self::Notice(Notice::Watched(_)) => "provider:watched",
+            Self::Notice(Notice::Account { .. }) => "provider:account",
+            Self::Notice(_) => "provider:error",
             Self::Recovered { .. } => "recovered",
             Self::Resolved { .. } => "durability:resolved",
             Self::InstanceLeaseLost { .. } => "durability:lease-lost",
@@ -288,6 +296,7 @@ impl fmt::Display for BotEvent {
                 write!(f, " after {failures} failures in {after:.1?}")
             }
             Self::Recovered { context, failures } => write!(f, " {context}: after {failures} failures"),
+            Self::Notice(notice) => write!(f, " {notice}"),
             Self::PurgingDead { inbound, outbound, unknown, at_least, before } => {
                 let bound = if *at_least { "at least " } else { "" };
                 write!(
@@ -341,6 +350,9 @@ impl EventBus {
     pub(crate) fn emit(&self, event: BotEvent) {
         match &event {
             BotEvent::Started | BotEvent::Stopped => tracing::info!(event = event.name()),
+            BotEvent::Notice(notice) if !notice.is_trouble() => {
+                tracing::debug!(event = event.name(), "{event}");
+            }
             BotEvent::JournalAvailable { .. }
             | BotEvent::ChannelAvailable { .. }
             | BotEvent::Leader { .. }

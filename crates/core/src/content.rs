@@ -54,6 +54,16 @@ pub enum ContentBody {
         /// What it says from now on.
         text: String,
     },
+    /// Something that only one channel has, such as a message template. Other channels refuse it.
+    Native {
+        /// The [id](crate::provider::Provider::id) of the channel.
+        channel: String,
+        /// What is sent, in the channel's own form.
+        payload: serde_json::Value,
+        /// What a person would read of it.
+        #[serde(default)]
+        text: String,
+    },
     /// A reaction to a message.
     Reaction {
         /// The message it is about.
@@ -138,6 +148,7 @@ impl Content {
             | ContentBody::Document(media)
             | ContentBody::Sticker(media) => media.caption.as_deref().unwrap_or(""),
             ContentBody::Location { name, .. } => name.as_deref().unwrap_or(""),
+            ContentBody::Native { text, .. } => text,
             ContentBody::Reaction { emoji, .. } => emoji.as_deref().unwrap_or(""),
         }
     }

@@ -29,6 +29,9 @@ pub struct Inbound {
     /// The message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<MessageId>,
+    /// What else the channel says of it, in the channel's own form: the advertisement it came by, the answers of a form.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub extra: serde_json::Value,
     /// What it is.
     pub body: InboundBody,
 }
@@ -173,8 +176,8 @@ impl Inbound {
     pub fn private(event: impl Into<EventId>, chat: impl Into<ChatId>, body: InboundBody) -> Self {
         let chat = chat.into();
         let sender = Some(Participant::new(chat.as_str()));
-        let (written_at, message, reply_to) = Default::default();
-        Self { event: event.into(), chat, sender, group: false, written_at, message, reply_to, body }
+        let (written_at, message, reply_to, extra) = Default::default();
+        Self { event: event.into(), chat, sender, group: false, written_at, message, reply_to, extra, body }
     }
 
     /// The channel's id of the message.

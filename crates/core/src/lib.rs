@@ -14,6 +14,7 @@ pub mod journal;
 pub mod kv;
 pub mod media;
 pub mod memory;
+pub mod notice;
 pub mod provider;
 pub mod scope;
 pub mod spawn;

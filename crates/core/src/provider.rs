@@ -14,6 +14,7 @@ use crate::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableR
 use crate::id::{ChatId, EventId, MessageId, RecordId, SendKey};
 use crate::inbound::Inbound;
 use crate::media::{MediaRef, StoredMediaRef};
+use crate::notice::Notice;
 
 /// A channel's connection: it delivers inbound events to a sink and sends content.
 ///
@@ -149,6 +150,11 @@ pub trait InboundSink: Send + Sync + 'static {
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
         let _ = (token, receipt);
         Ok(())
+    }
+
+    /// Takes what the channel tells beside its events, and returns at once. By default it is ignored.
+    fn notice(&self, notice: Notice) {
+        let _ = notice;
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn text(content: &Content) -> String {
         }
         ContentBody::Edit { text, .. } => with_caption("[edit]".into(), Some(text)),
         ContentBody::Reaction { emoji: Some(emoji), .. } => format!("[reaction] {emoji}"),
+        ContentBody::Native { channel, text, .. } => with_caption(format!("[{channel}]"), Some(text)),
         ContentBody::Reaction { emoji: None, .. } => "[reaction taken back]".into(),
         _ => "[content that this version cannot show]".into(),
     };

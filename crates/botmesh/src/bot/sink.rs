@@ -4,8 +4,10 @@ use async_trait::async_trait;
 
 use crate::core::id::{EventId, SendKey};
 use crate::core::inbound::{Inbound, InboundBody};
+use crate::core::notice::Notice;
 use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
 use crate::egress::Egress;
+use crate::events::BotEvent;
 use crate::flow::OWN_EVENTS;
 use crate::intake::Intake;
 use crate::world::World;
@@ -37,5 +39,9 @@ impl InboundSink for Sink {
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
         self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         Ok(self.egress.confirm(token, &receipt).await?)
+    }
+
+    fn notice(&self, notice: Notice) {
+        self.world.events.emit(BotEvent::Notice(notice));
     }
 }

@@ -135,6 +135,7 @@ fn event_of(task: &str, id: Option<&str>, event: &str, body: InboundBody) -> Inb
         written_at: None,
         message: None,
         reply_to: None,
+        extra: serde_json::Value::Null,
         body,
     }
 }

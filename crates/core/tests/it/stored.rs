@@ -1,5 +1,6 @@
 //! What earlier versions wrote is read by this one.
 
+use botmesh_core::content::{Content, ContentBody};
 use botmesh_core::id::MessageId;
 use botmesh_core::inbound::{Inbound, InboundBody};
 
@@ -22,4 +23,22 @@ fn an_event_without_the_new_fields_is_written_as_before() {
         "event": "7", "chat": "ana", "sender": {"id": "ana"}, "body": {"type": "text", "text": "hi"},
     });
     assert_eq!(written, before);
+}
+
+#[test]
+fn what_only_one_channel_has_is_kept_as_it_is() {
+    let payload = serde_json::json!({"type": "template", "template": {"name": "ready"}});
+    let body = ContentBody::Native { channel: "whatsapp".into(), payload, text: "ready".into() };
+    let content = Content::from(body);
+    let written = serde_json::to_string(&content).expect("JSON");
+    assert_eq!(serde_json::from_str::<Content>(&written).expect("a content"), content);
+    assert_eq!(content.readable_text(), "ready");
+}
+
+#[test]
+fn what_the_channel_says_beside_an_event_is_kept_with_it() {
+    let mut inbound = Inbound::text("7", "ana", "hi");
+    inbound.extra = serde_json::json!({"referral": {"source_type": "ad"}});
+    let written = serde_json::to_string(&inbound).expect("JSON");
+    assert_eq!(serde_json::from_str::<Inbound>(&written).expect("an event"), inbound);
 }
