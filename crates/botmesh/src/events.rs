@@ -162,6 +162,16 @@ pub enum BotEvent {
         /// This replica.
         replica: String,
     },
+    /// The channel ended this replica's session, as when a person removes the device it is paired with. It stands by until
+    /// somebody gave it a new session and called [`Bot::logged_in`](crate::Bot::logged_in), or started it again.
+    LoggedOut {
+        /// What it does not campaign for.
+        name: String,
+        /// What the channel said.
+        error: String,
+        /// This replica.
+        replica: String,
+    },
     /// Another replica has the same id, or had it and is not known to be dead after a minute. Both work; events and logs do
     /// not tell them apart.
     ReplicaIdTaken {
@@ -229,6 +239,12 @@ pub enum FollowerReason {
     ChannelDown,
     /// It lost the leadership, and its channel was cut.
     LeaseLost(LeaseLostReason),
+    /// The channel closed its connection because somebody else is connected with the same credentials: it gave the leadership
+    /// back, and does not campaign for at least 30 s.
+    Conflict,
+    /// The channel ended its session: it gave the leadership back, and does not campaign until
+    /// [`Bot::logged_in`](crate::Bot::logged_in).
+    LoggedOut,
 }
 
 impl BotEvent {
@@ -259,6 +275,7 @@ impl BotEvent {
             Self::Leader { .. } => "coordination:leader",
             Self::Follower { .. } => "coordination:follower",
             Self::LeaderUnhealthy { .. } => "coordination:leader-unhealthy",
+            Self::LoggedOut { .. } => "coordination:logged-out",
             Self::ReplicaIdTaken { .. } => "coordination:replica-id-taken",
             Self::CheckpointsNotCompared => "coordination:checkpoints-not-compared",
             Self::Handover { .. } => "coordination:handover",
@@ -284,6 +301,12 @@ impl fmt::Display for BotEvent {
             Self::Follower { name, reason, replica } => write!(f, " {name}: {reason:?}, replica {replica}"),
             Self::LeaderUnhealthy { name, step_downs, replica } => {
                 write!(f, " {name}: given back {step_downs} times, replica {replica}")
+            }
+            Self::LoggedOut { name, error, replica } => {
+                write!(
+                    f,
+                    " {name}: pair replica {replica} again, then call `Bot::logged_in` or start it again: {error}"
+                )
             }
             Self::ReplicaIdTaken { replica } => {
                 write!(f, " {replica}: give each replica an id of its own, or none")

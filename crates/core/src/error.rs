@@ -157,14 +157,19 @@ pub enum ErrorClass {
     Transient,
     /// The credentials are refused.
     Auth,
+    /// Somebody else is connected with the same credentials, and the channel closed this connection in favour of theirs. Who
+    /// connects again at once closes theirs, and so on for ever.
+    Conflict,
+    /// The channel ended the session of this connection; it needs a new one, such as a code that a person scans.
+    LoggedOut,
     /// The channel refused the request for another reason of its own.
     Rejected,
 }
 
 impl ErrorClass {
-    /// Whether another attempt may succeed, if the channel says nothing else.
+    /// Whether another attempt to send may succeed, if the channel says nothing else: later, or through another replica.
     pub fn retryable(self) -> bool {
-        matches!(self, Self::RateLimited | Self::Transient)
+        matches!(self, Self::RateLimited | Self::Transient | Self::Conflict | Self::LoggedOut)
     }
 }
 

@@ -43,7 +43,11 @@ pub trait Provider: Send + Sync + 'static {
     /// [`InboundSink::admit`] returned `Ok`.
     ///
     /// # Errors
-    /// The bot runs the provider again after a delay if the error is retryable, and stops otherwise.
+    /// The bot runs the provider again after a delay if the error is retryable, and stops otherwise. Two classes say why the
+    /// channel closed the connection:
+    /// - [`ErrorClass::Conflict`]: the delay is at least 30 s, and a replica that leads lets another one try.
+    /// - [`ErrorClass::LoggedOut`]: a replica that leads stands by until somebody gave it a new session; without replicas the
+    ///   bot stops, retryable or not.
     ///
     /// # Cancel safety
     /// Dropping the future cuts the connection at once, without goodbyes: another replica may be about to connect. The

@@ -56,6 +56,8 @@ struct Door {
     reachable: AtomicBool,
     connection: watch::Sender<ConnectionState>,
     sink: watch::Sender<Option<Arc<dyn InboundSink>>>,
+    /// Why the channel closes the connection.
+    closing: watch::Sender<Option<ChannelError>>,
 }
 
 struct Shared {
@@ -228,6 +230,13 @@ impl MockProvider {
         match reachable && self.door.sink.borrow().is_some() {
             true => self.opened(),
             false => self.closed(),
+        }
+    }
+
+    /// Ends this replica's connection with `error`, as a channel does that closes it. Nothing happens if no bot runs it.
+    pub fn disconnect(&self, error: ChannelError) {
+        if self.door.sink.borrow().is_some() {
+            self.door.closing.send_replace(Some(error));
         }
     }
 
@@ -442,8 +451,14 @@ impl Provider for MockProvider {
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
         let _running = Running::new(self, sink);
-        stop.cancelled().await;
-        Ok(())
+        let mut closing = self.door.closing.subscribe();
+        closing.mark_unchanged();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            // This value holds the sender.
+            _ = closing.changed() => self.door.closing.send_replace(None).map_or(Ok(()), Err),
+        }
     }
 
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
@@ -500,7 +515,8 @@ fn lost_answer() -> ChannelError {
 impl Door {
     fn new(replica: usize) -> Self {
         let (connection, sink) = (watch::Sender::new(ConnectionState::Closed), watch::Sender::new(None));
-        Self { replica, reachable: AtomicBool::new(true), connection, sink }
+        let closing = watch::Sender::new(None);
+        Self { replica, reachable: AtomicBool::new(true), connection, sink, closing }
     }
 }
 

@@ -9,17 +9,27 @@ use tokio_util::sync::CancellationToken;
 use super::lifecycle::Over;
 use super::sink::Sink;
 use crate::core::backoff::Backoff;
-use crate::core::error::ChannelError;
+use crate::core::error::{ChannelError, ErrorClass};
 use crate::core::provider::ConnectionState;
 use crate::events::{BotEvent, describe};
 use crate::world::World;
 
-/// Runs the channel, again after a delay if it fails for now.
+/// After the channel closed the connection because somebody else is connected: never less than 30 s, so that two bots that
+/// close each other's connection do not go round and round.
+pub(super) const CONTESTED: Backoff =
+    Backoff { base: Duration::from_secs(30), cap: Duration::from_secs(300), jitter: 0.5 };
+
+/// Whoever had the channel for so long has it.
+pub(super) const SETTLED: Duration = Duration::from_secs(300);
+
+/// Runs the channel, again after a delay if it fails for now. Where one replica is connected at a time, a connection that was
+/// closed for good or for somebody else is the leader's matter.
 pub(super) async fn run_channel(world: &World, sink: &Arc<Sink>, stop: &CancellationToken) -> Over {
     let backoff = Backoff::default();
     let mut connection = Connection { states: world.provider.connection(), was_open: false, outage: None };
-    let mut failures = 0;
+    let (mut failures, mut conflicts) = (0, 0);
     loop {
+        let began = world.seams.clock.monotonic();
         let run = world.provider.run(Arc::<Sink>::clone(sink), stop.clone());
         let result = tokio::select! {
             biased;
@@ -28,12 +38,26 @@ pub(super) async fn run_channel(world: &World, sink: &Arc<Sink>, stop: &Cancella
         };
         let error = match result {
             Ok(()) => return Over::SourceEnded,
-            Err(error) if !error.retryable => return Over::Failed(error),
+            Err(error) if !error.retryable || error.class == ErrorClass::LoggedOut => {
+                return Over::Failed(error);
+            }
+            Err(error) if error.class == ErrorClass::Conflict && world.lead.is_exclusive() => {
+                return Over::Failed(error);
+            }
             Err(error) => error,
         };
         failures = if connection.outage.is_some() { failures + 1 } else { 1 };
+        if world.seams.clock.monotonic().saturating_sub(began) > SETTLED {
+            conflicts = 0;
+        }
         connection.failed(world, &error);
-        let delay = backoff.delay(failures, error.retry_after, &*world.seams.entropy);
+        let delay = match error.class {
+            ErrorClass::Conflict => {
+                conflicts += 1;
+                CONTESTED.delay(conflicts, error.retry_after, &*world.seams.entropy)
+            }
+            _ => backoff.delay(failures, error.retry_after, &*world.seams.entropy),
+        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return Over::Asked,

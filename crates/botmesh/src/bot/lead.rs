@@ -18,6 +18,8 @@ pub enum ReplicaRole {
     },
     /// Another one does, or nobody.
     Standby,
+    /// The channel ended its session: it stands by and does not campaign until [`Bot::logged_in`].
+    LoggedOut,
 }
 
 /// How a replica stands with the others, for health checks.
@@ -43,6 +45,7 @@ impl Bot {
         let role = match (world.lead.is_exclusive(), world.lead.fence()) {
             (false, _) => ReplicaRole::Shared,
             (true, Some(fence)) => ReplicaRole::Leader { fence },
+            (true, None) if world.lead.is_logged_out() => ReplicaRole::LoggedOut,
             (true, None) => ReplicaRole::Standby,
         };
         let (replica, last_beat) = (world.replicas.replica.clone(), world.replicas.coordinator.last_beat());
@@ -66,6 +69,12 @@ impl Bot {
                 return;
             }
         }
+    }
+
+    /// Says that somebody gave this replica a new session, such as by scanning a code: if the channel had ended its last one, it
+    /// campaigns for the channel again. Returns whether that was so; otherwise nothing happens.
+    pub fn logged_in(&self) -> bool {
+        self.shared.running.get().is_some_and(|running| running.world.lead.log_in())
     }
 
     /// Leads what only one replica at a time is to do, such as a job that is started by a timer on all of them: `None` if

@@ -8,18 +8,22 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::channel::run_channel;
+use super::channel::{CONTESTED, SETTLED, run_channel};
 use super::lifecycle::{CHANNEL_STOP, Over};
 use super::sink::Sink;
 use crate::core::backoff::Backoff;
 use crate::core::coordinator::Turn;
-use crate::core::error::{CoordinationUnavailable, CoordinationUnavailableReason, LeaseLostReason};
+use crate::core::error::{
+    ChannelError, CoordinationUnavailable, CoordinationUnavailableReason, ErrorClass, LeaseLostReason,
+};
 use crate::core::provider::ConnectionState;
-use crate::events::{BotEvent, FollowerReason};
+use crate::events::{BotEvent, FollowerReason, describe};
 use crate::leadership::Replicas;
 use crate::world::World;
 
 const CAMPAIGNING: &str = "campaigning for the channel";
+
+const CONTESTED_CHANNEL: &str = "keeping the channel from another bot with its credentials";
 
 /// How long a replica of the same id may take to be gone, before it is told of.
 const SAME_ID: Duration = Duration::from_secs(60);
@@ -37,6 +41,10 @@ enum Term {
     Lost(LeaseLostReason),
     /// The channel was down for too long.
     Down,
+    /// The channel closed the connection because somebody else connected.
+    Conflict(ChannelError),
+    /// The channel ended the session.
+    LoggedOut(ChannelError),
 }
 
 /// Runs the channel while this replica leads, or all the time if every replica does.
@@ -52,15 +60,25 @@ pub(super) async fn run_led_channel(
     let mut campaign = Campaign::new(world);
     loop {
         let Some(turn) = stop.run_until_cancelled(campaign.win()).await else { return Over::Asked };
-        match campaign.lead(turn, sink, wake, stop).await {
+        let cool_down = match campaign.lead(turn, sink, wake, stop).await {
             Term::Over(over) => return over,
-            Term::Lost(reason) => campaign.stand_by(FollowerReason::LeaseLost(reason)),
-            Term::Down => {
-                let cool_down = campaign.step_down();
-                if stop.run_until_cancelled(world.seams.clock.sleep(cool_down)).await.is_none() {
-                    return Over::Asked;
-                }
+            Term::Lost(reason) => {
+                campaign.stand_by(FollowerReason::LeaseLost(reason));
+                Duration::ZERO
             }
+            Term::Down => campaign.step_down(),
+            Term::Conflict(error) => campaign.give_way(&error),
+            Term::LoggedOut(error) => {
+                campaign.leave(&error);
+                Duration::ZERO
+            }
+        };
+        let may_campaign = async {
+            world.seams.clock.sleep(cool_down).await;
+            world.lead.logged_in().await;
+        };
+        if stop.run_until_cancelled(may_campaign).await.is_none() {
+            return Over::Asked;
         }
     }
 }
@@ -74,13 +92,15 @@ struct Campaign<'a> {
     stands_by: bool,
     /// How often the leadership was given back since the channel was open.
     step_downs: u32,
+    /// How often the channel was lost to somebody else since it was kept.
+    conflicts: u32,
 }
 
 impl<'a> Campaign<'a> {
     fn new(world: &'a World) -> Self {
         let name = format!("provider:{}", world.provider.id());
         let key = world.replicas.channel_key(&name);
-        Self { world, name, key, stands_by: false, step_downs: 0 }
+        Self { world, name, key, stands_by: false, step_downs: 0, conflicts: 0 }
     }
 
     fn stand_by(&mut self, reason: FollowerReason) {
@@ -150,6 +170,7 @@ impl<'a> Campaign<'a> {
         world.events.emit(BotEvent::Leader { name, fence: turn.fence(), replica });
         wake.notify_one();
         let quit = stop.child_token();
+        let began = world.seams.clock.monotonic();
         // Dropped before the leadership is given back.
         let mut channel = pin!(run_channel(world, sink, &quit));
         tokio::select! {
@@ -159,7 +180,12 @@ impl<'a> Campaign<'a> {
                 world.lead.resign();
                 return Term::Lost(lost.reason);
             }
-            over = &mut channel => return Term::Over(over),
+            over = &mut channel => {
+                if world.seams.clock.monotonic().saturating_sub(began) > SETTLED {
+                    self.conflicts = 0;
+                }
+                return closed(world, over);
+            }
             () = self.channel_is_down() => {}
         }
         world.lead.resign();
@@ -190,6 +216,21 @@ impl<'a> Campaign<'a> {
         }
     }
 
+    /// For how long this replica does not campaign, since somebody else is connected.
+    fn give_way(&mut self, error: &ChannelError) -> Duration {
+        self.conflicts += 1;
+        self.stand_by(FollowerReason::Conflict);
+        self.world.events.error(CONTESTED_CHANNEL, error);
+        CONTESTED.delay(self.conflicts, error.retry_after, &*self.world.seams.entropy)
+    }
+
+    /// This replica does not campaign until somebody gave it a new session.
+    fn leave(&mut self, error: &ChannelError) {
+        self.stand_by(FollowerReason::LoggedOut);
+        let (name, replica) = (self.name.clone(), self.world.replicas.replica.clone());
+        self.world.events.emit(BotEvent::LoggedOut { name, error: describe(error), replica });
+    }
+
     /// For how long this replica does not campaign.
     fn step_down(&mut self) -> Duration {
         self.step_downs += 1;
@@ -201,6 +242,20 @@ impl<'a> Campaign<'a> {
         }
         COOL_DOWN.delay(self.step_downs, None, &*self.world.seams.entropy)
     }
+}
+
+/// What it means that the channel is over. The channel is given back, unless the bot ends.
+fn closed(world: &World, over: Over) -> Term {
+    let term = match over {
+        Over::Failed(error) if error.class == ErrorClass::Conflict => Term::Conflict(error),
+        Over::Failed(error) if error.class == ErrorClass::LoggedOut => Term::LoggedOut(error),
+        over => return Term::Over(over),
+    };
+    if matches!(term, Term::LoggedOut(_)) {
+        world.lead.log_out();
+    }
+    world.lead.resign();
+    term
 }
 
 /// Claims the name of this replica for as long as it is polled, and tells if another one has it. A claim that ends with its

@@ -10,17 +10,19 @@ pub(crate) struct ChannelLead {
     /// The leadership, if it is held; `None` where every replica uses the channel.
     led: Option<watch::Sender<Option<Turn>>>,
     terms: AtomicU64,
+    /// The channel ended this replica's session, and nobody has given it a new one.
+    logged_out: watch::Sender<bool>,
 }
 
 impl ChannelLead {
     /// Every replica uses the channel.
     pub(crate) fn shared() -> Self {
-        Self { led: None, terms: AtomicU64::new(0) }
+        Self { led: None, terms: AtomicU64::new(0), logged_out: watch::Sender::new(false) }
     }
 
     /// Only the leader does.
     pub(crate) fn exclusive() -> Self {
-        Self { led: Some(watch::Sender::new(None)), terms: AtomicU64::new(0) }
+        Self { led: Some(watch::Sender::new(None)), ..Self::shared() }
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
@@ -69,6 +71,26 @@ impl ChannelLead {
     /// From now on the channel is not called. The leadership itself is the caller's to give back.
     pub(crate) fn resign(&self) -> Option<Turn> {
         self.led.as_ref()?.send_replace(None)
+    }
+
+    pub(crate) fn is_logged_out(&self) -> bool {
+        *self.logged_out.borrow()
+    }
+
+    /// The channel ended this replica's session.
+    pub(crate) fn log_out(&self) {
+        self.logged_out.send_replace(true);
+    }
+
+    /// Somebody gave this replica a new session. Whether it needed one.
+    pub(crate) fn log_in(&self) -> bool {
+        self.logged_out.send_replace(false)
+    }
+
+    /// Returns when this replica has a session, as far as it knows. Cancel safe.
+    pub(crate) async fn logged_in(&self) {
+        // This value holds the sender.
+        let _ = self.logged_out.subscribe().wait_for(|logged_out| !logged_out).await;
     }
 
     /// Returns when this replica may use the channel. Cancel safe.

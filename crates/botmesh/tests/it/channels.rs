@@ -137,6 +137,21 @@ async fn a_connection_that_is_refused_ends_the_bot_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_bot_that_was_logged_out_ends_with_the_reason_and_one_that_was_replaced_tries_again_later() {
+    let refusals = [ErrorClass::LoggedOut, ErrorClass::Conflict]
+        .map(|class| ChannelError::new(class, Phase::Answered, "told by the channel"));
+    let stage = special(refusals.into());
+    let life = stage.start(echo);
+    stage.clock.advance(Duration::from_secs(29)).await;
+    assert!(life.ended.get().is_none());
+    stage.clock.advance(Duration::from_secs(17)).await;
+    life.until("the end", || life.ended.get().is_some()).await;
+    let error = life.ended.get().expect("an end").as_ref().expect_err("a reason");
+    assert!(error.contains("told by the channel"), "{error}");
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn a_bot_stops_while_it_waits_for_its_connection() {
     let failure = || ChannelError::new(ErrorClass::Transient, Phase::NotWritten, "the network is away");
     let stage = special((0..50).map(|_| failure()).collect());

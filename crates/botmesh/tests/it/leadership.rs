@@ -32,11 +32,11 @@ fn echo(replica: usize, bot: BotBuilder) -> BotBuilder {
 }
 
 /// Lets the bot come to rest.
-async fn rest(bot: &TestBot) {
+pub(crate) async fn rest(bot: &TestBot) {
     bot.advance(Duration::from_millis(1)).await;
 }
 
-fn followed(bot: &TestBot, replica: usize) -> Vec<FollowerReason> {
+pub(crate) fn followed(bot: &TestBot, replica: usize) -> Vec<FollowerReason> {
     let told = bot.replica(replica).events().into_iter();
     told.filter_map(|event| match event {
         BotEvent::Follower { reason, .. } => Some(reason),
@@ -45,7 +45,7 @@ fn followed(bot: &TestBot, replica: usize) -> Vec<FollowerReason> {
     .collect()
 }
 
-fn count(bot: &TestBot, replica: usize, name: &str) -> usize {
+pub(crate) fn count(bot: &TestBot, replica: usize, name: &str) -> usize {
     bot.replica(replica).events().iter().filter(|event| event.name() == name).count()
 }
 

@@ -23,6 +23,7 @@ mod impatient;
 mod journals;
 mod keys;
 mod leadership;
+mod leadership_closes;
 mod leadership_sends;
 mod leases;
 mod left;
