@@ -1,6 +1,5 @@
 //! The campaign for a channel that permits one connection: one replica connects, and the others stand by.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,8 +170,7 @@ impl<'a> Campaign<'a> {
         wake.notify_one();
         let quit = stop.child_token();
         let began = world.seams.clock.monotonic();
-        // Dropped before the leadership is given back.
-        let mut channel = pin!(run_channel(world, sink, &quit));
+        let mut channel = Box::pin(run_channel(world, sink, &quit));
         tokio::select! {
             biased;
             // The channel is cut before anybody is told.
@@ -196,6 +194,9 @@ impl<'a> Campaign<'a> {
             _ = &mut channel => {}
             () = world.seams.clock.sleep(CHANNEL_STOP) => {}
         }
+        // It must be gone before the leadership is given back.
+        drop(channel);
+        turn.release();
         Term::Down
     }
 
@@ -254,7 +255,9 @@ fn closed(world: &World, over: Over) -> Term {
     if matches!(term, Term::LoggedOut(_)) {
         world.lead.log_out();
     }
-    world.lead.resign();
+    if let Some(leadership) = world.lead.resign() {
+        leadership.release();
+    }
     term
 }
 

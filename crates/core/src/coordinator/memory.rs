@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::machine::{
-    Effect, Ending, Limits, Locking, Machine, Micros, Opening, Previous, Standing, TicketId,
+    Effect, Ending, Leaving, Limits, Locking, Machine, Micros, Opening, Previous, Standing, TicketId,
 };
 use super::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
 use crate::entropy::{Entropy, random_hex};
@@ -166,7 +166,7 @@ impl State {
                 match self.waiters.remove(&ticket) {
                     Some(waiter) => grants.push((waiter, Grant { previous })),
                     None => {
-                        self.machine.cancel(&key, &ticket, now, &mut self.effects);
+                        self.machine.leave(&key, &ticket, Leaving::Unused, now, &mut self.effects);
                     }
                 }
             }
@@ -364,13 +364,7 @@ impl Coordinator for MemoryCoordinator {
                 Standing::Busy { .. } | Standing::Unknown | Standing::Dead => Err(down(CLOSED_COORDINATOR)),
             });
         let (fence, place) = entered?;
-        let claim = Claim {
-            session,
-            key: Arc::from(key),
-            ticket,
-            left: AtomicBool::new(false),
-            held: AtomicBool::new(false),
-        };
+        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Ticket::new(fence, Box::new(MemoryTicket { fence, claim: Some(claim), place })))
     }
 
@@ -387,13 +381,7 @@ impl Coordinator for MemoryCoordinator {
             }
         });
         let Some((fence, grant)) = entered? else { return Ok(None) };
-        let claim = Claim {
-            session,
-            key: Arc::from(key),
-            ticket,
-            left: AtomicBool::new(false),
-            held: AtomicBool::new(false),
-        };
+        let claim = Claim { session, key: Arc::from(key), ticket, left: AtomicBool::new(false) };
         Ok(Some(claim.turn(fence, grant)))
     }
 
@@ -442,14 +430,11 @@ struct Claim {
     key: Arc<str>,
     ticket: TicketId,
     left: AtomicBool,
-    /// Somebody has its turn.
-    held: AtomicBool,
 }
 
 impl Claim {
     /// The turn that was granted to it.
     fn turn(self, fence: Fence, grant: Grant) -> Turn {
-        self.held.store(true, Ordering::SeqCst);
         let session = self.session.id.clone();
         let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
         let handle = Arc::new(MemoryTurn { claim: self, given_back, released: Notify::new() });
@@ -457,15 +442,12 @@ impl Claim {
     }
 
     /// Leaves the queue. Whether it was still there.
-    fn leave(&self) -> bool {
+    fn leave(&self, leaving: Leaving) -> bool {
         if self.left.swap(true, Ordering::SeqCst) {
             return false;
         }
         let waiter = self.session.hub.step(|state, now| {
-            match self.held.load(Ordering::SeqCst) {
-                true => state.machine.leave(&self.key, &self.ticket, now, &mut state.effects),
-                false => state.machine.cancel(&self.key, &self.ticket, now, &mut state.effects),
-            };
+            state.machine.leave(&self.key, &self.ticket, leaving, now, &mut state.effects);
             if state.waiters.is_empty() { None } else { state.waiters.remove(&self.ticket) }
         });
         drop(waiter);
@@ -475,7 +457,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.leave();
+        self.leave(Leaving::Unused);
     }
 }
 
@@ -512,6 +494,20 @@ struct MemoryTurn {
     released: Notify,
 }
 
+impl MemoryTurn {
+    fn leave(&self, leaving: Leaving) {
+        if self.claim.leave(leaving) {
+            self.released.notify_waiters();
+        }
+    }
+}
+
+impl Drop for MemoryTurn {
+    fn drop(&mut self) {
+        self.leave(Leaving::Abandoned);
+    }
+}
+
 #[async_trait]
 impl TurnHandle for MemoryTurn {
     fn check(&self) -> Result<(), LeaseLost> {
@@ -533,9 +529,11 @@ impl TurnHandle for MemoryTurn {
     }
 
     fn release(&self) {
-        if self.claim.leave() {
-            self.released.notify_waiters();
-        }
+        self.leave(Leaving::Done);
+    }
+
+    fn abandon(&self) {
+        self.leave(Leaving::Abandoned);
     }
 
     fn was_given_back(&self) -> bool {

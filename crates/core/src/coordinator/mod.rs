@@ -117,7 +117,7 @@ pub trait Coordinator: Send + Sync + 'static {
         None
     }
 
-    /// Ends the session: gives back every ticket and turn and lets others go on at once. Later calls fail.
+    /// Ends the session: abandons every ticket and turn and lets others go on at once. Later calls fail.
     async fn close(&self);
 }
 
@@ -169,7 +169,8 @@ impl fmt::Debug for Ticket {
 
 /// The right to act for a key, and the proof of it: sends and checkpoint writes take `&Turn`.
 ///
-/// Clones share one turn; it ends with [`release`](Self::release) or when the last clone is dropped.
+/// Clones share one turn; it ends with [`release`](Self::release), with [`abandon`](Self::abandon) or, like that, when the last
+/// clone is dropped.
 #[derive(Clone)]
 pub struct Turn {
     fence: Fence,
@@ -178,7 +179,7 @@ pub struct Turn {
     handle: Arc<dyn TurnHandle>,
 }
 
-/// A backend's side of a [`Turn`]. Dropping it releases the turn.
+/// A backend's side of a [`Turn`]. Dropping it abandons the turn.
 #[async_trait]
 pub trait TurnHandle: Send + Sync {
     /// Whether the turn is still held. Compares numbers; no input or output.
@@ -200,6 +201,12 @@ pub trait TurnHandle: Send + Sync {
 
     /// Gives the turn back. Later checks fail. Harmless when repeated.
     fn release(&self);
+
+    /// Like [`release`](Self::release), but the next holder learns that the turn was not given back. The default is for those
+    /// that never say whether one was.
+    fn abandon(&self) {
+        self.release();
+    }
 
     /// Whether the one before gave the turn back; see [`Turn::was_given_back`].
     fn was_given_back(&self) -> bool {
@@ -234,8 +241,9 @@ impl Turn {
         self.previous.as_ref()
     }
 
-    /// Whether the previous holder gave the turn back. `false` if its session ended under it, or if the coordinator does not
-    /// know: it may not have noticed yet.
+    /// Whether the previous holder gave the turn back, and nothing is left that goes before what is done now. `false` if it
+    /// [abandoned](Self::abandon) the turn, or if its session ended under it, or while a ticket of it waited: it may not have
+    /// noticed yet. Also `false` if the coordinator does not know.
     pub fn was_given_back(&self) -> bool {
         self.handle.was_given_back()
     }
@@ -263,9 +271,15 @@ impl Turn {
         self.handle.lost().await
     }
 
-    /// Gives the turn back, so that the next ticket is served.
+    /// Gives the turn back, so that the next ticket is served: nothing is left that goes before.
     pub fn release(&self) {
         self.handle.release();
+    }
+
+    /// Like [`release`](Self::release), but something is left that goes before what the next holder does, or may be.
+    /// [`was_given_back`](Self::was_given_back) tells it so.
+    pub fn abandon(&self) {
+        self.handle.abandon();
     }
 }
 

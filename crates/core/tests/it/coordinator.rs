@@ -107,9 +107,42 @@ async fn a_turn_tells_whether_the_one_before_was_given_back() {
     assert!(second.was_given_back());
     let mut ticket = enter(&a, "job");
     b.crash();
-    assert!(!take(&mut ticket).was_given_back());
-    a.close().await;
-    assert!(replica(&hub).try_enter("job").await.unwrap().unwrap().was_given_back());
+    let third = take(&mut ticket);
+    assert!(!third.was_given_back());
+    third.release();
+    assert!(a.try_enter("job").await.unwrap().unwrap().was_given_back());
+}
+
+#[tokio::test]
+async fn a_turn_that_is_abandoned_or_dropped_or_closed_was_not_given_back() {
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let turn = async |of: &MemoryCoordinator| of.try_enter("chat").await.unwrap().unwrap();
+    turn(&a).await.abandon();
+    let second = turn(&b).await;
+    assert_eq!((second.previous_holder(), second.was_given_back()), (Some(&a.session()), false));
+    drop(second);
+    let third = turn(&a).await;
+    assert_eq!((third.previous_holder(), third.was_given_back()), (Some(&b.session()), false));
+    third.release();
+    let fourth = turn(&b).await;
+    assert_eq!((fourth.previous_holder(), fourth.was_given_back()), (Some(&a.session()), true));
+    b.close().await;
+    assert!(!turn(&a).await.was_given_back());
+}
+
+#[tokio::test]
+async fn whoever_comes_after_a_ticket_that_waited_when_its_replica_was_closed_learns_that_something_is_left()
+{
+    let hub = hub();
+    let (a, b) = (replica(&hub), replica(&hub));
+    let mut first = enter(&a, "chat");
+    let _waiting = enter(&b, "chat");
+    let mut last = enter(&a, "chat");
+    b.close().await;
+    take(&mut first).release();
+    let turn = take(&mut last);
+    assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&b.session()), false));
 }
 
 #[test]

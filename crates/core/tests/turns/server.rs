@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{
-    Beat, Effect, Ending, Epoch, Limits, Liveness, Machine, Micros, Moment, Opening, Snapshot, Standing,
-    TicketId,
+    Beat, Effect, Ending, Epoch, Leaving, Limits, Liveness, Machine, Micros, Moment, Opening, Snapshot,
+    Standing, TicketId,
 };
 
 use crate::setting::{Broken, LEASE, Setting, TICK};
@@ -184,12 +184,12 @@ fn carry_out(
         }
         Op::Leave { key, seq } => {
             let key = NAMES[usize::from(*key)];
-            let left = machine.leave(key, &name(*seq), at, effects);
+            let left = machine.leave(key, &name(*seq), Leaving::Done, at, effects);
             if !left && setting.breaks(Broken::LeaveUnchecked) {
                 let snapshot = machine.snapshot();
                 let head = snapshot.queues.iter().find(|queue| *queue.key == *key);
                 if let Some((_, head)) = head.and_then(|queue| queue.tickets.first()) {
-                    machine.leave(key, head, at, effects);
+                    machine.leave(key, head, Leaving::Done, at, effects);
                 }
             }
             What::Left

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use botmesh_core::coordinator::Fence;
+use botmesh_core::coordinator::machine::Leaving;
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
 use super::bucket::Bucket;
@@ -13,8 +14,8 @@ use super::session::Session;
 
 /// What the thread is to do.
 pub(super) enum Job {
-    /// Give a ticket back, until the server has taken it. `held`: somebody had its turn.
-    Leave { session: Arc<Session>, key: Arc<str>, seq: u64, held: bool },
+    /// Give a ticket back, until the server has taken it.
+    Leave { session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving },
     /// Ask for every ticket of a session, those that hold too, until each is confirmed.
     Ask(Arc<Session>),
     /// Tell the server of the end of a session.

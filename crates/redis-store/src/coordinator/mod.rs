@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use botmesh_core::coordinator::machine::{Locking, Standing};
+use botmesh_core::coordinator::machine::{Leaving, Locking, Standing};
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
 use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{CoordinationUnavailable, LeaseLost, LeaseLostReason, StoreError};
@@ -419,8 +419,6 @@ struct Claim {
     session: Arc<Session>,
     key: Arc<str>,
     seq: u64,
-    /// Somebody has its turn.
-    is_held: AtomicBool,
     is_left: AtomicBool,
     left: CancellationToken,
 }
@@ -433,7 +431,6 @@ impl Claim {
             inner: Arc::clone(inner),
             session: Arc::clone(session),
             key: Arc::clone(key),
-            is_held: AtomicBool::new(false),
             is_left: AtomicBool::new(false),
             left: CancellationToken::new(),
         })
@@ -441,7 +438,6 @@ impl Claim {
 
     /// The turn that was granted to it.
     fn turn(self, fence: Fence, grant: Grant) -> Turn {
-        self.is_held.store(true, Ordering::SeqCst);
         let session = self.session.id.clone();
         let given_back = grant.previous.as_ref().is_none_or(|previous| previous.given_back);
         let previous = grant.previous.map(|previous| previous.session);
@@ -454,24 +450,23 @@ impl Claim {
         self.session.forget(self.seq);
     }
 
-    fn leave(&self) {
+    fn leave(&self, leaving: Leaving) {
         if self.is_left.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.session.leave(self.seq);
+        self.session.leave(self.seq, leaving);
         self.left.cancel();
         // The tickets of a session that ended are given back with it.
         if self.session.end().is_none() {
             let (session, key) = (Arc::clone(&self.session), Arc::clone(&self.key));
-            let held = self.is_held.load(Ordering::SeqCst);
-            self.session.lane.job(Job::Leave { session, key, seq: self.seq, held });
+            self.session.lane.job(Job::Leave { session, key, seq: self.seq, leaving });
         }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.leave();
+        self.leave(Leaving::Unused);
     }
 }
 
@@ -529,6 +524,12 @@ struct RedisTurn {
     given_back: bool,
 }
 
+impl Drop for RedisTurn {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
 #[async_trait]
 impl TurnHandle for RedisTurn {
     fn check(&self) -> Result<(), LeaseLost> {
@@ -571,7 +572,11 @@ impl TurnHandle for RedisTurn {
     }
 
     fn release(&self) {
-        self.claim.leave();
+        self.claim.leave(Leaving::Done);
+    }
+
+    fn abandon(&self) {
+        self.claim.leave(Leaving::Abandoned);
     }
 
     fn was_given_back(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Ending, Previous};
+use botmesh_core::coordinator::machine::{Ending, Leaving, Previous};
 use botmesh_core::error::{LeaseLost, LeaseLostReason};
 use botmesh_core::id::SessionId;
 use tokio::sync::{Notify, oneshot};
@@ -36,7 +36,7 @@ enum Place {
 struct Tickets {
     known: HashMap<u64, (Arc<str>, Place)>,
     /// Given back, and not yet acknowledged.
-    leaving: HashMap<u64, Arc<str>>,
+    leaving: HashMap<u64, (Arc<str>, Leaving)>,
     /// The waiting ones of each key. Only the first one of a key asks.
     waiting: HashMap<Arc<str>, BTreeSet<u64>>,
     polls: BTreeSet<(Duration, u64)>,
@@ -210,7 +210,9 @@ impl Session {
             return false;
         }
         let known = std::mem::take(&mut tickets.known);
-        tickets.leaving.extend(known.iter().map(|(seq, (key, _))| (*seq, Arc::clone(key))));
+        let abandoned =
+            |(seq, (key, _)): (&u64, &(Arc<str>, Place))| (*seq, (Arc::clone(key), Leaving::Abandoned));
+        tickets.leaving.extend(known.iter().map(abandoned));
         tickets.waiting.clear();
         tickets.polls.clear();
         drop(tickets);
@@ -288,13 +290,13 @@ impl Session {
     }
 
     /// Forgets a ticket. What [`left`](Self::left) has not been told of is still to be given back.
-    pub(super) fn leave(&self, seq: u64) {
+    pub(super) fn leave(&self, seq: u64, leaving: Leaving) {
         let mut tickets = self.tickets();
         if let Some((key, place)) = tickets.known.remove(&seq) {
             if let Place::Waiting(_, ask_at) = place {
                 tickets.stop_waiting(&key, seq, ask_at);
             }
-            tickets.leaving.insert(seq, key);
+            tickets.leaving.insert(seq, (key, leaving));
         }
     }
 
@@ -308,10 +310,11 @@ impl Session {
     }
 
     /// What is to be given back, in the order of the requests.
-    pub(super) fn leaving(&self) -> Vec<(u64, Arc<str>)> {
-        let mut leaving: Vec<_> =
-            self.tickets().leaving.iter().map(|(seq, key)| (*seq, Arc::clone(key))).collect();
-        leaving.sort_unstable();
+    pub(super) fn leaving(&self) -> Vec<(u64, Arc<str>, Leaving)> {
+        let tickets = self.tickets();
+        let leaving = tickets.leaving.iter().map(|(seq, (key, leaving))| (*seq, Arc::clone(key), *leaving));
+        let mut leaving: Vec<_> = leaving.collect();
+        leaving.sort_unstable_by_key(|(seq, ..)| *seq);
         leaving
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Ending, Liveness, Standing};
+use botmesh_core::coordinator::machine::{Ending, Leaving, Liveness, Standing};
 use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
@@ -268,7 +268,7 @@ impl Shared {
         };
         if !known && keeps!(self.config, LeaveUnknown) {
             let lane = Arc::clone(&session.lane);
-            lane.job(Job::Leave { session, key: push.key, seq: push.seq, held: false });
+            lane.job(Job::Leave { session, key: push.key, seq: push.seq, leaving: Leaving::Unused });
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Beat, Liveness};
+use botmesh_core::coordinator::machine::{Beat, Leaving, Liveness};
 use botmesh_core::entropy::{Entropy, OsEntropy};
 use botmesh_core::error::{LeaseLostReason, StoreError, StoreErrorKind};
 use fred::types::ClusterStateChange;
@@ -246,7 +246,9 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
         let wake = next.map_or(never, |at| at.saturating_sub(now));
         tokio::select! {
             Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
-                Job::Leave { session, key, seq, held } => Box::pin(leave(shared, session, key, seq, held)),
+                Job::Leave { session, key, seq, leaving } => {
+                    Box::pin(leave(shared, session, key, seq, leaving))
+                }
                 Job::Ask(session) => Box::pin(confirm(shared, session)),
                 Job::End(session) => Box::pin(async move {
                     // Others go on as soon as the server knows. What was checked right before must have arrived.
@@ -316,10 +318,10 @@ async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
 }
 
 /// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
-async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, held: bool) {
+async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
     let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
     loop {
-        match shared.wire.leave(bucket, &key, &session.id, seq, held, idle_ttl).await {
+        match shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await {
             Ok(answer) => {
                 session.left(seq);
                 if session.end().is_none()
@@ -329,7 +331,7 @@ async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: 
                     session.lane.saw(next.fence);
                     if !session.grant(next.seq, Grant { previous: next.previous }) {
                         let lane = Arc::clone(&session.lane);
-                        lane.job(Job::Leave { session, key, seq: next.seq, held: false });
+                        lane.job(Job::Leave { session, key, seq: next.seq, leaving: Leaving::Unused });
                     }
                 }
                 return;
@@ -349,13 +351,9 @@ async fn end(shared: &Arc<Shared>, session: &Session) {
         return;
     }
     for part in session.leaving().chunks(AT_ONCE) {
-        let leaves = part.iter().map(|(seq, key)| async move {
-            if shared
-                .wire
-                .leave(&session.lane.bucket, key, &session.id, *seq, true, shared.config.idle_ttl)
-                .await
-                .is_ok()
-            {
+        let leaves = part.iter().map(|(seq, key, leaving)| async move {
+            let (bucket, idle_ttl) = (&session.lane.bucket, shared.config.idle_ttl);
+            if shared.wire.leave(bucket, key, &session.id, *seq, *leaving, idle_ttl).await.is_ok() {
                 session.left(*seq);
             }
         });

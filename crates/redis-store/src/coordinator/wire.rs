@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::Fence;
-use botmesh_core::coordinator::machine::{Beat, Ending, Liveness, Locking, Previous, Standing};
+use botmesh_core::coordinator::machine::{Beat, Ending, Leaving, Liveness, Locking, Previous, Standing};
 use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
@@ -179,6 +179,15 @@ impl Texts {
     }
 }
 
+/// How a ticket is given back, as the script calls it.
+pub(super) fn word(leaving: Leaving) -> &'static str {
+    match leaving {
+        Leaving::Done => "done",
+        Leaving::Abandoned => "abandoned",
+        Leaving::Unused => "unused",
+    }
+}
+
 /// A connection that speaks the scripts.
 pub(super) struct Wire {
     pub(super) client: Client,
@@ -291,12 +300,11 @@ impl Wire {
         key: &str,
         session: &SessionId,
         seq: u64,
-        held: bool,
+        leaving: Leaving,
         idle_ttl: Duration,
     ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
         let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let held = text(if held { "held" } else { "unused" });
-        let args = vec![text(session.as_str()), digits(seq), digits(idle), held];
+        let args = vec![text(session.as_str()), digits(seq), digits(idle), text(word(leaving))];
         self.call(bucket, &scripts::LEAVE, Some(bucket.queue(key)), args, Texts::left).await
     }
 

@@ -38,12 +38,24 @@ async fn a_turn_that_was_given_back_says_so_to_the_next_holder() {
     until("nobody has it", || tickets(&redis, "lead").is_empty()).await;
     let turn = take(&a, "lead").await;
     assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&b.session()), true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_is_abandoned_or_dropped_or_closed_was_not_given_back() {
+    let redis = server();
+    let (a, b) = (lasting(&redis).await, lasting(&redis).await);
+    take(&a, "lead").await.abandon();
+    until("nobody has it", || tickets(&redis, "lead").is_empty()).await;
+    let turn = take(&b, "lead").await;
+    assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&a.session()), false));
+    let mut waiting = enter(&a, "lead").await;
+    drop(turn);
+    let turn = waiting.granted().await.unwrap();
+    assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&b.session()), false));
     let mut waiting = enter(&b, "lead").await;
     a.close().await;
-    assert!(
-        waiting.granted().await.unwrap().was_given_back(),
-        "a replica that is closed gives back what it has"
-    );
+    let turn = waiting.granted().await.unwrap();
+    assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&a.session()), false));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use botmesh_core::coordinator::Fence;
 use botmesh_core::coordinator::machine::{
-    Beat, Effect, Ending, Epoch, Limits, Liveness, Machine, Micros, Opening, Standing, TicketId,
+    Beat, Effect, Ending, Epoch, Leaving, Limits, Liveness, Machine, Micros, Opening, Standing, TicketId,
 };
 use botmesh_core::entropy::{SeededEntropy, random_fraction};
 use botmesh_core::id::SessionId;
@@ -444,9 +444,9 @@ impl World {
                     own = queue.map_or(own, |queue| queue.tickets[0].1.clone());
                 }
                 if acted || !self.keeps(Rule::UnusedTickets) {
-                    self.machine.leave(&chat, &own, at, &mut effects);
+                    self.machine.leave(&chat, &own, Leaving::Done, at, &mut effects);
                 } else {
-                    self.machine.cancel(&chat, &own, at, &mut effects);
+                    self.machine.leave(&chat, &own, Leaving::Unused, at, &mut effects);
                 }
                 Some(Told::Left { seq })
             }

@@ -63,7 +63,7 @@ impl Keys {
     }
 
     /// Removes a ticket. Whether it was the head; then its session becomes the previous holder, which gave the key back or not,
-    /// if it may have held the key.
+    /// if it may have held the key (`held` is not `None`).
     pub(super) fn remove(&mut self, key: &str, number: u64, held: Option<bool>) -> bool {
         let Some(queue) = self.queues.get_mut(key) else { return false };
         let Ok(at) = queue.tickets.binary_search_by_key(&number, |place| place.number) else { return false };

@@ -8,8 +8,9 @@
 //! - The holder of a key is its lowest-numbered ticket whose session is alive. There is no other record of holding.
 //! - A session dies when its lease runs out or when it is closed, and never comes back. Whoever meets a dead session at
 //!   the head of a queue removes its ticket and tells the next one.
-//! - Who held a key before is remembered, and how that ended: a ticket was given back if it was left by a living session,
-//!   or by closing its session. One that was found dead, or whose replica had lost it, was not.
+//! - Who held a key before is remembered, and how that ended: a turn was given back if a living session said that it is
+//!   done. One that was abandoned, or whose session ended under it, was not. So it is with a ticket whose session ended while
+//!   it waited: what it was taken for is left.
 //! - Heartbeats are counted, so that a copy of a process does not share its session.
 //! - The client names its ticket (session and sequence number), so that every request can be repeated.
 //! - Numbers come from one hybrid logical clock for all keys: larger than every earlier one, and not behind the time in
@@ -42,8 +43,8 @@ use keys::{Keys, Place};
 use locks::Locks;
 pub use locks::{Locking, MAX_LOCK_TTL};
 pub use words::{
-    Beat, Effect, Ending, Epoch, Limits, Liveness, Opening, Previous, QueueSnapshot, Snapshot, Standing,
-    TicketId,
+    Beat, Effect, Ending, Epoch, Leaving, Limits, Liveness, Opening, Previous, QueueSnapshot, Snapshot,
+    Standing, TicketId,
 };
 
 /// Idle keys that a machine remembers unless told otherwise.
@@ -83,8 +84,8 @@ impl Session {
     }
 
     /// Whether a ticket of it that goes now is given back.
-    fn gives_back(&self, now: Micros) -> bool {
-        self.is_closed || self.alive(now)
+    fn gives_back(&self, leaving: Leaving, now: Micros) -> bool {
+        leaving == Leaving::Done && (self.is_closed || self.alive(now))
     }
 }
 
@@ -179,7 +180,8 @@ impl Machine {
         }
     }
 
-    /// Ends a session and removes all its tickets, in the order of their sequence numbers.
+    /// Ends a session and removes the tickets of it that are heads, in the order of their sequence numbers. Those that wait
+    /// stay until they would be: whoever comes next then learns what was left.
     pub fn close(
         &mut self,
         id: &SessionId,
@@ -196,10 +198,11 @@ impl Machine {
         }
         let tickets: Vec<_> = session.tickets.keys().cloned().collect();
         for (seq, key) in tickets {
-            self.give_back(&key, &TicketId { session: id.clone(), seq }, true, now, effects);
+            self.give_back(&key, &TicketId { session: id.clone(), seq }, Leaving::Abandoned, now, effects);
         }
         if self.closed.len() > MAX_CLOSED
             && let Some(oldest) = self.closed.pop_front()
+            && self.sessions.get(&oldest).is_some_and(|session| session.tickets.is_empty())
         {
             self.sessions.remove(&oldest);
         }
@@ -265,29 +268,19 @@ impl Machine {
         self.stand(key, ticket, now)
     }
 
-    /// Gives a ticket back, whether it waits or holds. Whether it was there; harmless if not.
+    /// Gives a ticket back, whether it waits or holds. Whether it was there; harmless if not. If it was unused, whoever held
+    /// the key before remains the previous holder. One that a dead session abandoned while it waited is left to those behind
+    /// it.
     pub fn leave(
         &mut self,
         key: &str,
         ticket: &TicketId,
+        leaving: Leaving,
         at: impl Into<Moment>,
         effects: &mut Vec<Effect>,
     ) -> bool {
         let now = self.read(at.into());
-        self.give_back(key, ticket, true, now, effects)
-    }
-
-    /// Like [`leave`](Self::leave), for a ticket whose turn nobody has begun, though it may have been granted: whoever held
-    /// the key before remains the previous holder.
-    pub fn cancel(
-        &mut self,
-        key: &str,
-        ticket: &TicketId,
-        at: impl Into<Moment>,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let now = self.read(at.into());
-        self.give_back(key, ticket, false, now, effects)
+        self.give_back(key, ticket, leaving, now, effects)
     }
 
     /// Asks where a ticket stands; for a client that may have missed an effect. Whoever waits nudges the holder.
@@ -419,23 +412,27 @@ impl Machine {
         });
     }
 
-    /// Removes a ticket, whose turn may have been `held` if it is the head. Whether it was the head; `None` if it was not there.
-    fn remove(&mut self, key: &str, ticket: &TicketId, held: bool, now: Micros) -> Option<bool> {
+    /// Removes a ticket. Whether it was the head; `None` if it was not there.
+    fn remove(&mut self, key: &str, ticket: &TicketId, leaving: Leaving, now: Micros) -> Option<bool> {
         let name = (ticket.seq, self.keys.name(key)?);
         let session = self.sessions.get_mut(&ticket.session)?;
         let number = session.tickets.remove(&name)?;
-        Some(self.keys.remove(key, number, held.then(|| session.gives_back(now))))
+        let held = (leaving != Leaving::Unused).then(|| session.gives_back(leaving, now));
+        Some(self.keys.remove(key, number, held))
     }
 
     fn give_back(
         &mut self,
         key: &str,
         ticket: &TicketId,
-        held: bool,
+        leaving: Leaving,
         now: Micros,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let Some(was_head) = self.remove(key, ticket, held, now) else { return false };
+        if leaving == Leaving::Abandoned && !self.heads(key, ticket) && !self.alive(&ticket.session, now) {
+            return self.number(key, ticket).is_some();
+        }
+        let Some(was_head) = self.remove(key, ticket, leaving, now) else { return false };
         if self.bury(key, now) || was_head {
             self.tell_head(key, now, effects);
         }
@@ -466,7 +463,7 @@ impl Machine {
             match self.keys.head(key) {
                 Some(head) if !self.alive(&head.ticket.session, now) => {
                     let ticket = head.ticket.clone();
-                    self.remove(key, &ticket, true, now);
+                    self.remove(key, &ticket, Leaving::Abandoned, now);
                 }
                 _ => return buried > 0,
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    Beat, Effect, Ending, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous,
+    Beat, Effect, Ending, Leaving, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous,
     QueueSnapshot, Standing, TicketId,
 };
 use crate::coordinator::Fence;
@@ -160,7 +160,7 @@ impl World {
                 match op {
                     Op::Leave(_) => {
                         self.tickets.retain(|(_, known, _)| *known != ticket);
-                        self.machine.leave(key(at), &ticket, now, &mut effects);
+                        self.machine.leave(key(at), &ticket, Leaving::Done, now, &mut effects);
                     }
                     Op::Poll(_) => {
                         let standing = self.machine.poll(key(at), &ticket, now, &mut effects);
@@ -278,7 +278,7 @@ impl World {
             self.machine.close(&self.session(index), Ending::Closed, now, &mut effects);
         }
         for (at, ticket, _) in std::mem::take(&mut self.tickets) {
-            self.machine.leave(key(at), &ticket, now, &mut effects);
+            self.machine.leave(key(at), &ticket, Leaving::Done, now, &mut effects);
         }
         assert_eq!(self.machine.snapshot().queues, []);
         assert!(self.machine.sessions.values().all(|session| session.tickets.is_empty()));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Beat, Effect, Ending, Epoch, Limits, Liveness, Locking, Machine, Micros, Moment, Opening, Previous,
-    Standing, TicketId,
+    Beat, Effect, Ending, Epoch, Leaving, Limits, Liveness, Locking, Machine, Micros, Moment, Opening,
+    Previous, Standing, TicketId,
 };
 use crate::coordinator::Fence;
 use crate::id::SessionId;
@@ -92,6 +92,17 @@ impl Script {
         liveness(self.machine.beat(&SessionId::from(id), beat, at))
     }
 
+    fn leave(
+        &mut self,
+        key: &str,
+        name: &str,
+        leaving: Leaving,
+        at: Moment,
+        effects: &mut Vec<Effect>,
+    ) -> String {
+        self.machine.leave(key, &ticket(name), leaving, at, effects).to_string()
+    }
+
     /// The caller's own clock is told once.
     fn at(&mut self) -> Moment {
         Moment { now: self.now, elapsed: self.elapsed.take() }
@@ -145,8 +156,9 @@ impl Script {
             }
             ["enter", key, name] => standing(self.machine.enter(key, &ticket(name), at, out)),
             ["try", key, name] => standing(self.machine.try_enter(key, &ticket(name), at, out)),
-            ["leave", key, name] => self.machine.leave(key, &ticket(name), at, out).to_string(),
-            ["cancel", key, name] => self.machine.cancel(key, &ticket(name), at, out).to_string(),
+            ["leave", key, name] => self.leave(key, name, Leaving::Done, at, out),
+            ["abandon", key, name] => self.leave(key, name, Leaving::Abandoned, at, out),
+            ["cancel", key, name] => self.leave(key, name, Leaving::Unused, at, out),
             ["poll", key, name] => standing(self.machine.poll(key, &ticket(name), at, out)),
             ["lock", key, token, ttl] => match self.machine.lock_acquire(key, token, millis(ttl), at) {
                 Locking::Acquired(fence) => format!("acquired {}", fence.0),

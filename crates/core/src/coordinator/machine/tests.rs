@@ -76,7 +76,7 @@ fn sessions_and_their_tickets() {
              enter chat a.0 = dead",
         ),
         (
-            "R2 closing gives back every ticket and tells the new heads",
+            "R2 closing ends every ticket and tells the new heads",
             "open a
              open b
              enter x a.0
@@ -85,7 +85,7 @@ fn sessions_and_their_tickets() {
              enter x b.1
              enter y b.2
              enter z a.2
-             close a = ; x to b.1 4 after a; y to b.2 5 after a
+             close a = ; x to b.1 4 after dead a; y to b.2 5 after dead a
              leave z b.0 = true
              leave x a.0 = false",
         ),
@@ -219,12 +219,12 @@ fn the_previous_holder() {
              enter chat b.0
              enter chat a.2
              close b
-             leave chat a.1 = true; chat to a.2 4 after a
+             leave chat a.1 = true; chat to a.2 4 after dead b
              enter chat c.0
-             close a = ; chat to c.0 5 after a",
+             close a = ; chat to c.0 5 after dead a",
         ),
         (
-            "who lost its session, or let it run out, gave nothing back; what it gave back before counts",
+            "who lost its session, or let it run out, or closed it, gave nothing back; what it gave back before counts",
             "open a 10
              open b
              enter x a.0
@@ -246,6 +246,26 @@ fn the_previous_holder() {
              close b
              open d
              enter w d.0 = granted 10001 after b",
+        ),
+        (
+            "who abandons a turn, or waits when its session is closed, gave nothing back",
+            "open a
+             open b
+             open c
+             enter x a.0
+             enter x b.0
+             abandon x a.0 = true; x to b.0 2 after dead a
+             enter x c.0
+             enter x b.1
+             leave x b.0 = true; x to c.0 3 after b
+             enter x a.1
+             close b
+             leave x c.0 = true; x to a.1 5 after dead b
+             enter y a.2
+             enter y c.1
+             enter y a.3
+             close c
+             leave y a.2 = true; y to a.3 8 after dead c",
         ),
         (
             "R8 one who left without holding was no holder",

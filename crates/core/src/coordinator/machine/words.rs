@@ -74,12 +74,23 @@ pub enum Ending {
     Lost,
 }
 
+/// How a ticket is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leaving {
+    /// Its turn is over, and nothing is left that goes before what comes next.
+    Done,
+    /// Something may be left.
+    Abandoned,
+    /// Nobody has begun its turn, though it may have been granted.
+    Unused,
+}
+
 /// Who held a key before.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Previous {
     /// The session.
     pub session: SessionId,
-    /// Whether it gave the key back. If not, it ended while it held it.
+    /// Whether it gave the key back with nothing left. If not, it abandoned the key, or ended while it held it.
     pub given_back: bool,
 }
 

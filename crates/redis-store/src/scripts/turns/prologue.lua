@@ -45,7 +45,7 @@ local function alive(session)
   return remaining(session) > 0
 end
 
--- Whether a ticket of the session that goes now is given back, not left behind.
+-- Whether a turn of the session that is done now is given back, not left behind.
 local function gives_back(session)
   local lease = lease_of(session)
   return lease < 0 or lease > now

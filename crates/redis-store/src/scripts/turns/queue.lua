@@ -1,7 +1,7 @@
 -- Before the scripts of a queue.
 --
 -- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 the previous holder: !SESSION if it gave back what it held,
---          ?SESSION if it ended before. It expires only while it has no ticket.
+--          ?SESSION if it abandoned it or ended before. It expires only while it has no ticket.
 
 local function session_of(member)
   return string.match(member, '^(.*):')
@@ -17,9 +17,8 @@ local function head()
 end
 
 -- Removes the head, which becomes the previous holder.
-local function pass(member, previous)
-  local holder = session_of(member)
-  local mark = (gives_back(holder) and '!' or '?') .. holder
+local function pass(member, previous, given_back)
+  local mark = (given_back and '!' or '?') .. session_of(member)
   if mark ~= previous then
     redis.call('ZADD', KEYS[2], 0, mark)
     if previous then redis.call('ZREM', KEYS[2], previous) end
@@ -34,7 +33,7 @@ local function bury()
     if not member or alive(session_of(member)) then
       return buried > 0, member, number, previous
     end
-    pass(member, previous)
+    pass(member, previous, false)
   end
   return true, head()
 end
