@@ -1,0 +1,223 @@
+//! What a bot says, as calls of the Bot API.
+
+use std::path::Path;
+
+use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::MessageId;
+use serde_json::{Value, json};
+
+use crate::address::Address;
+use crate::client::{Params, Upload};
+
+/// The most bytes of a button's id.
+const MAX_BUTTON_ID: usize = 64;
+
+/// How many buttons, and how many characters of theirs, fit next to each other.
+const ROW: usize = 3;
+const ROW_WIDTH: usize = 24;
+
+/// One call, without the file that may go with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    pub(crate) method: &'static str,
+    pub(crate) params: Params,
+    /// The file that becomes the parameter of this name.
+    pub(crate) file: Option<(&'static str, File)>,
+    /// The message that it is about, if it makes no new one.
+    pub(crate) about: Option<MessageId>,
+}
+
+/// A file of this host.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct File {
+    path: String,
+    name: Option<String>,
+    mime: Option<String>,
+}
+
+impl Call {
+    /// What sends `content`.
+    pub(crate) fn of(address: &Address, content: &Content) -> Result<Self, ChannelError> {
+        let mut call = Self::body(address, &content.body)?;
+        if let Some(guest) = &address.guest {
+            return call.for_guest(guest, content);
+        }
+        if !content.buttons.is_empty() {
+            call.params.insert("reply_markup".into(), keyboard(&content.buttons)?);
+        } else if matches!(content.body, ContentBody::Edit { .. }) {
+            call.params.insert("reply_markup".into(), json!({ "inline_keyboard": [] }));
+        }
+        if let (Some(message), None) = (&content.reply_to, &call.about) {
+            let reply = json!({ "message_id": number(message)?, "allow_sending_without_reply": true });
+            call.params.insert("reply_parameters".into(), reply);
+        }
+        Ok(call)
+    }
+
+    fn new(method: &'static str, address: &Address) -> Self {
+        Self { method, params: address.params(), file: None, about: None }
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.params.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn body(address: &Address, body: &ContentBody) -> Result<Self, ChannelError> {
+        let call = |method| Self::new(method, address);
+        Ok(match body {
+            ContentBody::Text { text } => call("sendMessage").with("text", text.as_str()),
+            ContentBody::Image(media) => call("sendPhoto").media("photo", media)?,
+            ContentBody::Audio(media) if is_voice(media) => call("sendVoice").media("voice", media)?,
+            ContentBody::Audio(media) => call("sendAudio").media("audio", media)?,
+            ContentBody::Video(media) => call("sendVideo").media("video", media)?,
+            ContentBody::Document(media) => call("sendDocument").media("document", media)?,
+            ContentBody::Sticker(media) => {
+                // Stickers have no caption.
+                let bare = OutboundMedia { caption: None, ..media.clone() };
+                call("sendSticker").media("sticker", &bare)?
+            }
+            ContentBody::Location { latitude, longitude, name: None } => {
+                call("sendLocation").with("latitude", *latitude).with("longitude", *longitude)
+            }
+            ContentBody::Location { latitude, longitude, name: Some(name) } => call("sendVenue")
+                .with("latitude", *latitude)
+                .with("longitude", *longitude)
+                .with("title", name.as_str())
+                .with("address", format!("{latitude}, {longitude}")),
+            ContentBody::Edit { message, text } => Self {
+                about: Some(message.clone()),
+                ..call("editMessageText").with("message_id", number(message)?).with("text", text.as_str())
+            },
+            ContentBody::Reaction { message, emoji } => {
+                let reaction = emoji.iter().map(|emoji| reaction(emoji)).collect::<Vec<_>>();
+                let call = call("setMessageReaction")
+                    .with("message_id", number(message)?)
+                    .with("reaction", reaction);
+                Self { about: Some(message.clone()), ..call }
+            }
+            _ => return Err(unsupported("this version cannot send this kind of content to Telegram")),
+        })
+    }
+
+    fn media(mut self, field: &'static str, media: &OutboundMedia) -> Result<Self, ChannelError> {
+        if let Some(caption) = media.caption.as_deref().filter(|caption| !caption.is_empty()) {
+            self = self.with("caption", caption);
+        }
+        match &media.source {
+            MediaSource::Url(url) => Ok(self.with(field, url.as_str())),
+            MediaSource::Id(id) => Ok(self.with(field, id.as_str())),
+            MediaSource::Path(path) => {
+                let (name, mime) = (media.file_name.clone(), media.mime.clone());
+                Ok(Self { file: Some((field, File { path: path.clone(), name, mime })), ..self })
+            }
+            _ => Err(unsupported("this version cannot send media from there to Telegram")),
+        }
+    }
+
+    /// A guest has one answer, and that is a text.
+    fn for_guest(mut self, query: &str, content: &Content) -> Result<Self, ChannelError> {
+        let ContentBody::Text { text } = &content.body else {
+            return Err(unsupported("a chat that the bot is no member of takes one text as an answer"));
+        };
+        let mut result = json!({
+            "type": "article",
+            "id": "1",
+            "title": text.chars().take(64).collect::<String>(),
+            "input_message_content": { "message_text": text },
+        });
+        if !content.buttons.is_empty() {
+            result["reply_markup"] = keyboard(&content.buttons)?;
+        }
+        self.method = "answerGuestQuery";
+        self.params = Params::from_iter([("guest_query_id".into(), query.into()), ("result".into(), result)]);
+        Ok(self)
+    }
+
+    /// The same without the message that it answers.
+    pub(crate) fn without_reply(mut self) -> Option<Self> {
+        self.params.remove("reply_parameters").map(|_| self)
+    }
+
+    /// The same to the id that a group has now.
+    pub(crate) fn moved(mut self, to: i64) -> Self {
+        self.params.insert("chat_id".into(), to.into());
+        self
+    }
+}
+
+impl File {
+    /// Reads the file, which must have at most `max` bytes.
+    pub(crate) async fn read(&self, field: &'static str, max: u64) -> Result<Upload, ChannelError> {
+        let unreadable = |error: std::io::Error| {
+            // It may be there at the next attempt; a missing file will not.
+            let class = match error.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
+                _ => ErrorClass::Transient,
+            };
+            let detail = format!("the file {} cannot be read", self.path);
+            ChannelError::new(class, Phase::NotWritten, detail).with_source(error)
+        };
+        let size = tokio::fs::metadata(&self.path).await.map_err(unreadable)?.len();
+        if size > max {
+            let detail = format!("the file {} has {size} bytes, and {max} is the most", self.path);
+            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, detail));
+        }
+        let bytes = tokio::fs::read(&self.path).await.map_err(unreadable)?;
+        let own_name = || Path::new(&self.path).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = self.name.clone().or_else(own_name).unwrap_or_else(|| field.to_owned());
+        Ok(Upload { field, name, mime: self.mime.clone(), bytes })
+    }
+}
+
+/// Whether it is to be shown as a voice note.
+fn is_voice(media: &OutboundMedia) -> bool {
+    media.mime.as_deref().is_some_and(|mime| mime.starts_with("audio/ogg"))
+}
+
+/// A custom emoji is a number.
+fn reaction(emoji: &str) -> Value {
+    match emoji.bytes().all(|c| c.is_ascii_digit()) && emoji.len() > 1 {
+        true => json!({ "type": "custom_emoji", "custom_emoji_id": emoji }),
+        false => json!({ "type": "emoji", "emoji": emoji }),
+    }
+}
+
+fn number(message: &MessageId) -> Result<i64, ChannelError> {
+    message.as_str().parse().map_err(|_| unsupported(&format!("`{message}` is no message of Telegram")))
+}
+
+/// The buttons in rows: short ones next to each other.
+fn keyboard(buttons: &[Button]) -> Result<Value, ChannelError> {
+    let mut rows: Vec<Vec<Value>> = Vec::new();
+    let mut width = 0;
+    for button in buttons {
+        let bytes = button.id.len();
+        if bytes == 0 || bytes > MAX_BUTTON_ID {
+            return Err(unsupported(&format!(
+                "the id of the button `{}` has {bytes} bytes, and Telegram takes 1 to {MAX_BUTTON_ID}; keep what it stands for \
+                 in the chat's state, and give the button a short id",
+                button.title
+            )));
+        }
+        let length = button.title.chars().count();
+        let shown = json!({ "text": button.title, "callback_data": button.id });
+        width += length;
+        match rows.last_mut() {
+            Some(row) if row.len() < ROW && width <= ROW_WIDTH => row.push(shown),
+            _ => {
+                width = length;
+                rows.push(vec![shown]);
+            }
+        }
+    }
+    Ok(json!({ "inline_keyboard": rows }))
+}
+
+fn unsupported(detail: &str) -> ChannelError {
+    ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail)
+}
+
+#[cfg(test)]
+mod tests;

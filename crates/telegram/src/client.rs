@@ -1,0 +1,242 @@
+//! Calls of the Bot API over HTTP. One call is one request.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use botmesh_core::Bytes;
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::webhook;
+use reqwest::header::RETRY_AFTER;
+use reqwest::multipart::{Form, Part};
+use reqwest::{Response, redirect};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::refusal::{Failure, Parameters, Refusal, understand};
+use crate::token::Token;
+
+pub(crate) const OFFICIAL: &str = "https://api.telegram.org";
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long an idle connection is kept: shorter than servers do, so that a request meets no closing one.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// The largest answer that is read. Pages of updates have about 4 MiB at most.
+const MAX_ANSWER: usize = webhook::MAX_BODY;
+
+/// The parameters of a method.
+pub(crate) type Params = Map<String, Value>;
+
+/// A file that goes with a call, as the parameter `field`.
+pub(crate) struct Upload {
+    pub(crate) field: &'static str,
+    pub(crate) name: String,
+    pub(crate) mime: Option<String>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct Client {
+    http: Result<reqwest::Client, String>,
+    base: String,
+    token: Token,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    ok: bool,
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    error_code: Option<i64>,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    parameters: Option<Parameters>,
+}
+
+impl Client {
+    pub(crate) fn new(token: Token, base: &str) -> Self {
+        let base = base.trim_end_matches('/').to_owned();
+        Self { http: http(&base).map_err(|error| error.to_string()), base, token }
+    }
+
+    /// The same for another server.
+    pub(crate) fn at(&self, base: &str) -> Self {
+        Self::new(self.token.clone(), base)
+    }
+
+    pub(crate) fn is_official(&self) -> bool {
+        self.base == OFFICIAL
+    }
+
+    /// Calls a method. An empty `params` is left out of the request.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        params: Params,
+        file: Option<Upload>,
+        patience: Duration,
+    ) -> Result<Box<RawValue>, Failure> {
+        let url = format!("{}/bot{}/{method}", self.base, self.token()?);
+        let request = self.http()?.post(url).timeout(patience);
+        let request = match file {
+            Some(file) => request.multipart(form(params, file)?),
+            None => {
+                request.header("content-type", "application/json").body(Value::Object(params).to_string())
+            }
+        };
+        let response = request.send().await.map_err(|error| self.unanswered(method, error))?;
+        let status = response.status().as_u16();
+        let retry_after = retry_after(&response);
+        let body = match read(response, MAX_ANSWER).await {
+            Ok(body) => body,
+            Err(Unread::TooLarge) => return Err(understand(status, retry_after, None)),
+            Err(Unread::Broken(error)) => {
+                tracing::debug!(method, status, error = %error.without_url(), "an answer broke off");
+                return Err(understand(status, retry_after, None));
+            }
+        };
+        let answer: Option<Answer> = webhook::parse(&body).ok();
+        match answer {
+            Some(Answer { ok: true, result: Some(result), .. }) => Ok(result),
+            Some(Answer { ok: false, error_code, description, parameters, .. }) => {
+                let refusal = Refusal { error_code, description, parameters };
+                let mut failure = understand(status, retry_after, Some(&refusal));
+                failure.error.detail = self.token.redact(&failure.error.detail);
+                Err(failure)
+            }
+            Some(Answer { ok: true, result: None, .. }) | None => Err(understand(status, retry_after, None)),
+        }
+    }
+
+    /// Downloads the file at `path` as `getFile` gave it.
+    pub(crate) async fn download(
+        &self,
+        path: &str,
+        max: usize,
+        patience: Duration,
+    ) -> Result<Bytes, ChannelError> {
+        let url = format!("{}/file/bot{}/{path}", self.base, self.token()?);
+        let request = self.http()?.get(url).timeout(patience);
+        let response = request.send().await.map_err(|error| self.unanswered("the download", error))?;
+        let status = response.status().as_u16();
+        if !response.status().is_success() {
+            return Err(understand(status, retry_after(&response), None).into());
+        }
+        match read(response, max).await {
+            Ok(body) => Ok(body.into()),
+            Err(Unread::TooLarge) => Err(too_large(max)),
+            Err(Unread::Broken(error)) => Err(self.unanswered("the download", error)),
+        }
+    }
+
+    fn http(&self) -> Result<&reqwest::Client, ChannelError> {
+        self.http.as_ref().map_err(|error| {
+            let detail = format!("no HTTPS client can be made: {error}");
+            ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail)
+        })
+    }
+
+    fn token(&self) -> Result<&str, ChannelError> {
+        self.token.valid().ok_or_else(|| {
+            let detail = "the bot's token has not the form `123456:ABC-DEF`; copy it from @BotFather";
+            ChannelError::new(ErrorClass::Auth, Phase::NotWritten, detail)
+        })
+    }
+
+    /// No answer came. Only where no connection was made is it sure that nothing was done.
+    fn unanswered(&self, what: &str, error: reqwest::Error) -> ChannelError {
+        let (phase, how) = match &error {
+            error if error.is_connect() => (Phase::NotWritten, "no connection to the Bot API"),
+            error if error.is_builder() => (Phase::NotWritten, "the request cannot be made"),
+            error if error.is_timeout() => (Phase::Unknown, "no answer in time"),
+            _ => (Phase::Unknown, "the connection broke before the answer"),
+        };
+        let class = if error.is_builder() { ErrorClass::Rejected } else { ErrorClass::Transient };
+        let detail = format!("{what}: {how}");
+        ChannelError::new(class, phase, detail).with_source(error.without_url())
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("base", &self.base).field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn too_large(max: usize) -> ChannelError {
+    let detail = format!("the file has more than {max} bytes");
+    ChannelError::new(ErrorClass::PayloadTooLarge, Phase::Answered, detail)
+}
+
+/// A client for `base`. Where that is plain HTTP, as with a server of one's own, no certificates are needed.
+fn http(base: &str) -> Result<reqwest::Client, Box<dyn std::error::Error>> {
+    Ok(reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(base.starts_with("https:"))?)
+        // The URL has the token: it goes nowhere else.
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .connect_timeout(CONNECT)
+        .pool_idle_timeout(IDLE)
+        .tcp_nodelay(true)
+        .user_agent(concat!("botmesh-telegram/", env!("CARGO_PKG_VERSION")))
+        .build()?)
+}
+
+/// TLS by ring, with the certificates of the system.
+fn tls(needed: bool) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(match needed {
+        true => builder.with_platform_verifier()?.with_no_client_auth(),
+        false => builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth(),
+    })
+}
+
+fn form(params: Params, file: Upload) -> Result<Form, ChannelError> {
+    let mut form = Form::new();
+    for (name, value) in params {
+        let text = match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        form = form.text(name, text);
+    }
+    let mut part = Part::bytes(file.bytes).file_name(file.name);
+    if let Some(mime) = file.mime {
+        part = part.mime_str(&mime).map_err(|_| {
+            let detail = format!("`{mime}` is no media type");
+            ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail)
+        })?;
+    }
+    Ok(form.part(file.field, part))
+}
+
+fn retry_after(response: &Response) -> Option<Duration> {
+    let header = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    header.trim().parse().ok().map(Duration::from_secs)
+}
+
+enum Unread {
+    TooLarge,
+    Broken(reqwest::Error),
+}
+
+async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, Unread> {
+    if response.content_length().is_some_and(|length| length > max as u64) {
+        return Err(Unread::TooLarge);
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(Unread::Broken)? {
+        if body.len() + chunk.len() > max {
+            return Err(Unread::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+mod address;
+mod call;
+mod client;
+mod poll;
+mod refusal;
+mod telegram;
+mod token;
+mod update;
+
+pub use telegram::Telegram;
+pub use update::{KINDS, Update, parse_update};

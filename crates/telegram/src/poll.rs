@@ -1,0 +1,271 @@
+//! Long polling. Telegram keeps an update until it is asked for a later one, so that is asked for only when everything
+//! before it is in the bot's hands.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use botmesh_core::CancellationToken;
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::ChatId;
+use botmesh_core::provider::{AdmitError, ConnectionState, InboundSink};
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::client::Params;
+use crate::refusal::{Failure, Remedy};
+use crate::telegram::Telegram;
+use crate::update::{KINDS, Update, parse_update};
+
+/// How much longer than Telegram's own wait a poll may take.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How long the last poll may take, which only confirms.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// After somebody else polled. The server lets nobody take over within 3 s of the last time.
+const YIELD: Duration = Duration::from_secs(5);
+
+/// The longest wait while the journal is down.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// How many presses are being answered at a time.
+const ANSWERING: usize = 64;
+
+/// Updates per poll; it is the most that Telegram gives.
+const PAGE: usize = 100;
+
+pub(crate) async fn run(
+    telegram: &Telegram,
+    sink: &dyn InboundSink,
+    stop: &CancellationToken,
+) -> Result<(), ChannelError> {
+    let Ok(_running) = telegram.running.try_lock() else {
+        let detail = "this provider is already running; run it once, or make another one";
+        return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
+    };
+    let _shown = Shown::connecting(telegram);
+    let mut poller = Poller { telegram, offset: None, answering: FuturesUnordered::new() };
+    let polled = async {
+        telegram.introduce().await?;
+        if telegram.deletes_webhook {
+            telegram.delete_webhook().await?;
+        }
+        poller.poll(sink).await
+    };
+    let polled = tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        polled = polled => polled,
+    };
+    if stop.is_cancelled() {
+        poller.say_goodbye().await;
+    }
+    polled
+}
+
+/// The state of the connection is closed when the run ends, in whatever way.
+struct Shown<'a>(&'a Telegram);
+
+impl<'a> Shown<'a> {
+    fn connecting(telegram: &'a Telegram) -> Self {
+        telegram.connection.send_replace(ConnectionState::Connecting);
+        Self(telegram)
+    }
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.connection.send_replace(ConnectionState::Closed);
+    }
+}
+
+/// The updates of one chat, or those that cannot be read.
+struct Lane<'a> {
+    chat: Option<ChatId>,
+    updates: Vec<(Update, &'a RawValue)>,
+}
+
+struct Poller<'a> {
+    telegram: &'a Telegram,
+    /// The first update that is not confirmed. Unknown at first: Telegram then gives everything that nobody confirmed.
+    offset: Option<i64>,
+    answering: FuturesUnordered<BoxFuture<'a, ()>>,
+}
+
+impl<'a> Poller<'a> {
+    /// Polls for ever.
+    async fn poll(&mut self, sink: &dyn InboundSink) -> Result<(), ChannelError> {
+        let mut refused = 0u32;
+        loop {
+            let page = self.page().await.map_err(told)?;
+            self.telegram.connection.send_replace(ConnectionState::Open);
+            match self.take(sink, &page).await {
+                Ok(()) => refused = 0,
+                Err(AdmitError::Stopping) => return Ok(()),
+                Err(AdmitError::Journal(error)) => {
+                    refused += 1;
+                    tracing::warn!(%error, offset = ?self.offset, "updates stay at Telegram until they can be journaled");
+                    let wait = Duration::from_secs(1).saturating_mul(2u32.saturating_pow(refused - 1));
+                    self.telegram.clock.sleep(wait.min(LONGEST_WAIT)).await;
+                }
+                Err(error) => {
+                    let detail = "updates were not taken over";
+                    let error = ChannelError::new(ErrorClass::Transient, Phase::NotWritten, detail)
+                        .with_source(error);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// What is new. Meanwhile presses are answered.
+    async fn page(&mut self) -> Result<Vec<Box<RawValue>>, Failure> {
+        let telegram = self.telegram;
+        let params = self.params(telegram.poll_timeout, PAGE);
+        let mut call =
+            std::pin::pin!(telegram.client.call("getUpdates", params, None, telegram.poll_timeout + GRACE));
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = &mut call => break result?,
+                Some(()) = self.answering.next(), if !self.answering.is_empty() => {}
+            }
+        };
+        serde_json::from_str(result.get()).map_err(|error| {
+            let detail = "the page of updates is no list";
+            ChannelError::new(ErrorClass::Transient, Phase::Answered, detail).with_source(error).into()
+        })
+    }
+
+    fn params(&self, timeout: Duration, limit: usize) -> Params {
+        let mut params = Params::from_iter([
+            ("timeout".to_owned(), Value::from(timeout.as_secs())),
+            ("limit".to_owned(), limit.into()),
+            ("allowed_updates".to_owned(), json!(KINDS)),
+        ]);
+        if let Some(offset) = self.offset {
+            params.insert("offset".into(), offset.into());
+        }
+        params
+    }
+
+    /// Hands a page over, each chat in its order, and moves the offset up to what was not taken.
+    async fn take(&mut self, sink: &dyn InboundSink, page: &[Box<RawValue>]) -> Result<(), AdmitError> {
+        let updates = page.iter().map(|raw| {
+            let mut update = parse_update(raw.get().as_bytes());
+            self.telegram.event_of(&mut update);
+            (update, &**raw)
+        });
+        let mut lanes: Vec<Lane<'_>> = Vec::new();
+        let mut ids = BTreeSet::new();
+        for (update, raw) in updates {
+            ids.extend(update.id);
+            let chat = update.content.as_ref().ok().map(|inbound| inbound.chat.clone());
+            match lanes.iter_mut().find(|lane| lane.chat == chat) {
+                Some(lane) => lane.updates.push((update, raw)),
+                None => lanes.push(Lane { chat, updates: vec![(update, raw)] }),
+            }
+        }
+        let last = ids.last().copied();
+        let (pending, presses) = (Mutex::new(ids), Mutex::new(Vec::new()));
+        let lanes = lanes.into_iter().map(|lane| hand_over_in_order(sink, lane, &pending, &presses));
+        let outcomes = join_all(lanes).await;
+        let pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Update ids may fall after a quiet week: only this page counts.
+        self.offset = pending.first().copied().or(last.map(|last| last.saturating_add(1))).or(self.offset);
+        let presses = presses.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.answer(presses).await;
+        outcomes.into_iter().collect()
+    }
+
+    /// Answers presses in the background of the polls.
+    async fn answer(&mut self, presses: Vec<String>) {
+        if !self.telegram.answers_presses {
+            return;
+        }
+        for query in presses {
+            while self.answering.len() >= ANSWERING {
+                self.answering.next().await;
+            }
+            let telegram = self.telegram;
+            self.answering.push(Box::pin(async move {
+                let params = Params::from_iter([("callback_query_id".to_owned(), query.into())]);
+                if let Err(failure) = telegram.ask::<Value>("answerCallbackQuery", params).await {
+                    // A press that is too old, or an outage: the button stops showing that it is busy by itself.
+                    tracing::debug!(error = %failure.error, "a press was not answered");
+                }
+            }));
+        }
+    }
+
+    /// Confirms what was taken, so that it is not delivered again.
+    async fn say_goodbye(&mut self) {
+        if self.offset.is_some() {
+            let params = self.params(Duration::ZERO, 1);
+            let goodbye = self.telegram.client.call("getUpdates", params, None, GOODBYE).await;
+            if let Err(failure) = goodbye {
+                tracing::debug!(error = %failure.error, "the last updates were not confirmed and will come again");
+            }
+        }
+    }
+}
+
+/// Hands over the updates of one chat, one after the other, up to the first that is not taken.
+async fn hand_over_in_order(
+    sink: &dyn InboundSink,
+    lane: Lane<'_>,
+    pending: &Mutex<BTreeSet<i64>>,
+    presses: &Mutex<Vec<String>>,
+) -> Result<(), AdmitError> {
+    for (update, raw) in lane.updates {
+        let Update { id, event, content, callback_query, .. } = update;
+        let raw = raw.get().as_bytes();
+        let is_new = match content {
+            Ok(inbound) => match sink.admit(inbound).await {
+                Ok(admitted) => !admitted.duplicate,
+                Err(AdmitError::Invalid(problem)) => bury(sink, event, raw, &problem).await?,
+                Err(error) => return Err(error),
+            },
+            Err(problem) => bury(sink, event, raw, &problem).await?,
+        };
+        if let Some(id) = id {
+            pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        }
+        if let (Some(query), true) = (callback_query, is_new) {
+            presses.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+        }
+    }
+    Ok(())
+}
+
+/// Makes an update that nobody can handle a dead letter, so that it holds up nothing. Its press is not answered.
+async fn bury(
+    sink: &dyn InboundSink,
+    event: botmesh_core::id::EventId,
+    raw: &[u8],
+    problem: &str,
+) -> Result<bool, AdmitError> {
+    match sink.poison(event.clone(), raw, problem).await {
+        Ok(_) => Ok(false),
+        Err(AdmitError::Invalid(nobody)) => {
+            tracing::error!(%event, problem, nobody, "an update is dropped: it cannot be handled, and nobody keeps it");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A failed poll, as the bot is to treat it.
+fn told(failure: Failure) -> ChannelError {
+    let Failure { mut error, remedy } = failure;
+    if remedy == Some(Remedy::Conflict) {
+        error.retry_after = error.retry_after.max(Some(YIELD));
+        error
+            .detail
+            .push_str(": another process polls with the same token; stop it, or give each bot its own token");
+    }
+    error
+}

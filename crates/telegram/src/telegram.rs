@@ -1,0 +1,337 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::inbound::{Inbound, InboundBody};
+use botmesh_core::media::MediaRef;
+use botmesh_core::provider::{
+    Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest, TextLimit, TextUnit,
+};
+use botmesh_core::time::{Clock, SystemClock};
+use botmesh_core::{Bytes, CancellationToken};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+use crate::address::Address;
+use crate::call::Call;
+use crate::client::{Client, OFFICIAL, Params, too_large};
+use crate::poll;
+use crate::refusal::{Failure, Remedy};
+use crate::token::Token;
+use crate::update::Update;
+
+pub(crate) const ID: &str = "telegram";
+
+/// What the official server takes from a bot and gives to one, in bytes.
+const MAX_UPLOAD: u64 = 50 << 20;
+const MAX_DOWNLOAD: u64 = 20 << 20;
+
+/// The same for a server of one's own.
+const MAX_LOCAL: u64 = 2000 << 20;
+
+/// How many migrations are remembered.
+const MIGRATIONS: usize = 10_000;
+
+/// A bot of Telegram.
+///
+/// **Long polling** ([`polling`](Self::polling)): one process asks Telegram for what is new, and Telegram keeps each update
+/// until it is journaled: for 24 hours. Of several replicas, the one that leads polls.
+///
+/// **Chats** are called by the id that Telegram gives them, such as `5025045066` or `-1001557912345`. A topic of a group is a
+/// chat of its own (`-1001557912345:17`), and so is a customer's chat with a business account (`5025045066@bc_1`) and a query
+/// from a chat that the bot is no member of (`-1001557912345?gq1`), which takes one text as its answer.
+///
+/// **A lost answer** of the server cannot be looked up, and Telegram knows no keys against repeated sends: what becomes of
+/// such a send is the bot's policy ([`Resolve::Never`](botmesh_core::provider::Resolve::Never)).
+///
+/// **Buttons**: an id has 1 to 64 bytes. A press is answered to Telegram as soon as it is journaled.
+///
+/// **The token** is in no log, no error and no journal.
+pub struct Telegram {
+    pub(crate) client: Client,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) connection: watch::Sender<ConnectionState>,
+    pub(crate) username: OnceLock<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) poll_timeout: Duration,
+    pub(crate) deletes_webhook: bool,
+    pub(crate) answers_presses: bool,
+    reads_forwards: bool,
+    /// What groups are called since they became supergroups.
+    moved: Mutex<HashMap<i64, i64>>,
+    /// Held while it runs.
+    pub(crate) running: tokio::sync::Mutex<()>,
+}
+
+impl Telegram {
+    /// A bot that polls. `token` is what @BotFather gave; whether it is right shows when the bot starts.
+    pub fn polling(token: impl Into<String>) -> Self {
+        Self {
+            client: Client::new(Token::new(token), OFFICIAL),
+            clock: Arc::new(SystemClock::new()),
+            connection: watch::Sender::new(ConnectionState::Closed),
+            username: OnceLock::new(),
+            timeout: Duration::from_secs(30),
+            poll_timeout: Duration::from_secs(50),
+            deletes_webhook: false,
+            answers_presses: true,
+            reads_forwards: false,
+            moved: Mutex::default(),
+            running: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The URL of a Bot API server of one's own, such as `http://localhost:8081`. Default: the official one.
+    #[must_use]
+    pub fn with_api_url(mut self, url: &str) -> Self {
+        self.client = self.client.at(url);
+        self
+    }
+
+    /// How long one call may take; uploads and downloads ten times as long. Default 30 s.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long Telegram may wait for an update before it answers a poll. Default 50 s, which is the most it takes.
+    #[must_use]
+    pub fn with_poll_timeout(mut self, timeout: Duration) -> Self {
+        self.poll_timeout = timeout.min(Duration::from_secs(50));
+        self
+    }
+
+    /// Removes a webhook that is set for the bot when it begins to poll. What waits at Telegram is kept. Without this, a bot
+    /// with a webhook does not poll, and says so.
+    #[must_use]
+    pub fn deleting_webhook(mut self) -> Self {
+        self.deletes_webhook = true;
+        self
+    }
+
+    /// Leaves it to the handlers to answer presses of buttons (`answerCallbackQuery`); see [`call`](Self::call).
+    #[must_use]
+    pub fn leaving_presses_unanswered(mut self) -> Self {
+        self.answers_presses = false;
+        self
+    }
+
+    /// Treats the posts of a channel that Telegram copies into its group as messages of that group. Without this they are
+    /// system events called `automatic_forward`, which nothing answers by itself.
+    #[must_use]
+    pub fn reading_automatic_forwards(mut self) -> Self {
+        self.reads_forwards = true;
+        self
+    }
+
+    /// Another clock, for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Calls any method of the Bot API, once, with these parameters (a JSON object), and returns its result. Not journaled.
+    ///
+    /// # Errors
+    /// As a send: its phase says whether something may have been done.
+    ///
+    /// # Cancel safety
+    /// A dropped call may have been done.
+    pub async fn call(&self, method: &str, params: Value) -> Result<Value, ChannelError> {
+        let Value::Object(params) = params else {
+            let detail = "the parameters of a method are a JSON object";
+            return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
+        };
+        if method.is_empty() || !method.bytes().all(|c| c.is_ascii_alphanumeric()) {
+            let detail = format!("`{method}` is no method of the Bot API");
+            return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
+        }
+        Ok(self.ask(method, params).await?)
+    }
+
+    /// Calls a method and reads its result.
+    pub(crate) async fn ask<T: for<'a> Deserialize<'a>>(
+        &self,
+        method: &str,
+        params: Params,
+    ) -> Result<T, Failure> {
+        let result = self.client.call(method, params, None, self.timeout).await?;
+        serde_json::from_str(result.get()).map_err(|error| {
+            let detail = format!("the result of {method} is not what was expected");
+            ChannelError::new(ErrorClass::Transient, Phase::Unknown, detail).with_source(error).into()
+        })
+    }
+
+    /// Removes the bot's webhook, and keeps what waits at Telegram.
+    ///
+    /// # Errors
+    /// The channel's failure.
+    pub async fn delete_webhook(&self) -> Result<(), ChannelError> {
+        let params = Map::from_iter([("drop_pending_updates".to_owned(), false.into())]);
+        self.ask::<bool>("deleteWebhook", params).await?;
+        Ok(())
+    }
+
+    /// Learns who the bot is.
+    pub(crate) async fn introduce(&self) -> Result<(), ChannelError> {
+        let me: Value = self.ask("getMe", Params::new()).await?;
+        if let Some(username) = me["username"].as_str() {
+            let _ = self.username.set(username.to_owned());
+        }
+        Ok(())
+    }
+
+    /// The event that an update is for this bot.
+    pub(crate) fn event_of(&self, update: &mut Update) {
+        if let Some((from, to)) = update.migrated {
+            self.note_migration(from, to);
+        }
+        if let (Ok(inbound), true, false) =
+            (&mut update.content, update.automatic_forward, self.reads_forwards)
+        {
+            let detail = json!({ "text": inbound.readable_text(), "message": inbound.message_id() });
+            inbound.body = InboundBody::System { event: "automatic_forward".to_owned(), detail };
+        }
+    }
+
+    fn note_migration(&self, from: i64, to: i64) {
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        if moved.len() >= MIGRATIONS {
+            // They are learned again from the next answer.
+            moved.clear();
+        }
+        moved.insert(from, to);
+    }
+
+    /// The address, under the id that its group has now.
+    fn current(&self, mut address: Address) -> Address {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = address.chat.parse().ok().and_then(|chat: i64| moved.get(&chat));
+        if let Some(now) = now {
+            address.chat = now.to_string();
+        }
+        address
+    }
+
+    /// Makes the call, and again in the one way that mends what the server refused.
+    async fn perform(&self, call: Call) -> Result<SendReceipt, ChannelError> {
+        let failure = match self.attempt(&call).await {
+            Ok(receipt) => return Ok(receipt),
+            Err(failure) => failure,
+        };
+        let mended = match failure.remedy {
+            Some(Remedy::MovedTo(to)) => {
+                if let Some(from) = call.params.get("chat_id").and_then(Value::as_i64) {
+                    self.note_migration(from, to);
+                }
+                Some(call.moved(to))
+            }
+            Some(Remedy::WithoutReply) => call.without_reply(),
+            Some(Remedy::Unchanged) => match call.about {
+                Some(message) => return Ok(SendReceipt { message }),
+                None => None,
+            },
+            Some(Remedy::WithoutFormatting | Remedy::Conflict) | None => None,
+        };
+        match mended {
+            Some(call) => Ok(self.attempt(&call).await?),
+            None => Err(failure.error),
+        }
+    }
+
+    async fn attempt(&self, call: &Call) -> Result<SendReceipt, Failure> {
+        let (file, patience) = match &call.file {
+            Some((field, file)) => (Some(file.read(field, self.max_upload()).await?), self.timeout * 10),
+            None => (None, self.timeout),
+        };
+        let result = self.client.call(call.method, call.params.clone(), file, patience).await?;
+        let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+        let made = result["message_id"].as_i64().map(|id| id.to_string().into());
+        let inline = || result["inline_message_id"].as_str().map(Into::into);
+        let message = call.about.clone().or(made).or_else(inline);
+        // It was done, whatever the answer lacks.
+        Ok(SendReceipt { message: message.unwrap_or_else(|| "unknown".into()) })
+    }
+
+    fn max_upload(&self) -> u64 {
+        if self.client.is_official() { MAX_UPLOAD } else { MAX_LOCAL }
+    }
+
+    fn max_download(&self) -> u64 {
+        if self.client.is_official() { MAX_DOWNLOAD } else { MAX_LOCAL }
+    }
+}
+
+#[async_trait]
+impl Provider for Telegram {
+    fn id(&self) -> &str {
+        ID
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::default();
+        capabilities.exclusive_session = true;
+        // The server counts code points, and entities UTF-16 units. Of those there are never fewer.
+        capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
+        capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
+        capabilities
+    }
+
+    fn username(&self) -> Option<String> {
+        self.username.get().cloned()
+    }
+
+    fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.connection.subscribe()
+    }
+
+    async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
+        poll::run(self, &*sink, &stop).await
+    }
+
+    async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        let address = self.current(Address::parse(request.chat)?);
+        self.perform(Call::of(&address, request.content)?).await
+    }
+
+    async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
+        let mut params = self.current(Address::parse(&inbound.chat)?).params();
+        params.insert("action".into(), "typing".into());
+        self.ask::<Value>("sendChatAction", params).await?;
+        Ok(())
+    }
+
+    async fn load_media(&self, media: &MediaRef, max_bytes: usize) -> Result<Bytes, ChannelError> {
+        let max = max_bytes.min(usize::try_from(self.max_download()).unwrap_or(usize::MAX));
+        let Some(file_id) = media.token["file_id"].as_str() else {
+            let detail = "the reference names no file of Telegram";
+            return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
+        };
+        if media.token["size"].as_u64().is_some_and(|size| size > max as u64) {
+            return Err(too_large(max));
+        }
+        let params = Map::from_iter([("file_id".to_owned(), file_id.into())]);
+        let file: Value = self.ask("getFile", params).await?;
+        let path = file["file_path"].as_str().ok_or_else(|| {
+            let detail = "Telegram does not say where the file is";
+            ChannelError::new(ErrorClass::Transient, Phase::Answered, detail)
+        })?;
+        self.client.download(path, max, self.timeout * 10).await
+    }
+}
+
+impl fmt::Debug for Telegram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telegram")
+            .field("client", &self.client)
+            .field("username", &self.username.get())
+            .field("connection", &*self.connection.borrow())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,85 @@
+//! Messages: of users, of channels, of business accounts, and from chats that the bot is no member of.
+
+use botmesh_core::id::MessageId;
+use botmesh_core::inbound::{Inbound, InboundBody, Participant};
+use serde_json::Value;
+
+use super::{Update, content, inbound, is_group, participant, text, time, whole};
+use crate::address::{Address, Topic};
+
+pub(super) fn read(update: &mut Update, kind: &str, message: &Value) -> Result<Inbound, String> {
+    let address = address(message)?;
+    let id = message_id(&message["message_id"]).ok_or("it has no `message_id`")?;
+    update.automatic_forward = message["is_automatic_forward"].as_bool() == Some(true);
+    update.migrated = migrated(message);
+    let body = match kind {
+        _ if is_outgoing(message) => {
+            InboundBody::System { event: "outgoing_business_message".to_owned(), detail: message.clone() }
+        }
+        "edited_message" | "edited_channel_post" | "edited_business_message" => {
+            InboundBody::Edit { message: id.clone(), text: content::words(message) }
+        }
+        _ => content::body(message),
+    };
+    let sender = match kind {
+        "channel_post" | "edited_channel_post" => None,
+        _ => sender(update, message),
+    };
+    Ok(Inbound {
+        group: is_group(&message["chat"]),
+        written_at: time(&message["date"]),
+        message: Some(id),
+        reply_to: reply_to(message),
+        ..inbound(update, &address, sender, body)
+    })
+}
+
+pub(super) fn message_id(value: &Value) -> Option<MessageId> {
+    whole(value).map(|id| id.to_string().into())
+}
+
+/// Where a message was written.
+pub(super) fn address(message: &Value) -> Result<Address, &'static str> {
+    let chat = whole(&message["chat"]["id"]).ok_or("it has no `chat`")?;
+    let thread = || match message["is_topic_message"].as_bool() {
+        // Without it, the thread is a chain of answers, and no place of its own.
+        Some(true) => whole(&message["message_thread_id"]).map(Topic::Thread),
+        _ => None,
+    };
+    let direct = whole(&message["direct_messages_topic"]["topic_id"]).map(Topic::Direct);
+    Ok(Address {
+        topic: direct.or_else(thread),
+        business: text(&message["business_connection_id"]),
+        guest: text(&message["guest_query_id"]),
+        ..Address::chat(chat.to_string())
+    })
+}
+
+/// Who wrote: the chat in whose name it was written (an anonymous administrator, a channel), else the user.
+fn sender(update: &Update, message: &Value) -> Option<Participant> {
+    let chat = Some(&message["sender_chat"]).filter(|_| !update.automatic_forward);
+    chat.and_then(participant).or_else(|| participant(&message["from"]))
+}
+
+/// Whether the account's owner, or a bot in their name, wrote to the customer whose chat it is.
+fn is_outgoing(message: &Value) -> bool {
+    let (chat, from) = (whole(&message["chat"]["id"]), whole(&message["from"]["id"]));
+    text(&message["business_connection_id"]).is_some()
+        && (message["sender_business_bot"].is_object() || from.is_some() && from != chat)
+}
+
+/// The message that it answers. In a topic, everything answers the message that opened it, which means nothing.
+fn reply_to(message: &Value) -> Option<MessageId> {
+    let to = &message["reply_to_message"];
+    if to["forum_topic_created"].is_object() {
+        return None;
+    }
+    message_id(&to["message_id"])
+}
+
+/// Both chats of a migration tell of it, in any order.
+fn migrated(message: &Value) -> Option<(i64, i64)> {
+    let here = whole(&message["chat"]["id"])?;
+    let to = whole(&message["migrate_to_chat_id"]).map(|to| (here, to));
+    to.or_else(|| whole(&message["migrate_from_chat_id"]).map(|from| (from, here)))
+}
