@@ -155,7 +155,8 @@ impl Cluster {
     }
 
     /// Waits until every node that answers is ready for requests about every slot, and agrees with the others about whose
-    /// they are.
+    /// they are, and since which epoch: one that has not heard of the last epoch would give its next slot none, and lose
+    /// it to the master before as soon as it hears.
     ///
     /// # Errors
     /// It is not so within 30 s.
@@ -263,8 +264,10 @@ impl SlotMove<'_> {
         let slot = self.slot.to_string();
         let id = self.cluster.id(self.to)?;
         self.move_keys()?;
-        // The new master first: there is no moment in which both refuse the slot.
+        // The new master first: there is no moment in which both refuse the slot. The former one is to hear of it from the new
+        // one: told before, it would take what the new one sent until then for a refusal of the slot.
         self.to.command(&["CLUSTER", "SETSLOT", &slot, "NODE", id])?;
+        self.cluster.wait_at(self.from, "the news of a new master", |view| view.owns(id, self.slot))?;
         self.from.command(&["CLUSTER", "SETSLOT", &slot, "NODE", id])?;
         self.cluster.wait_until_serving()
     }
@@ -305,16 +308,27 @@ impl View {
         self.nodes.lines().filter_map(|line| line.split(' ').nth(2))
     }
 
-    /// Each master with its slots.
-    fn owners(&self) -> BTreeSet<(&str, Vec<&str>)> {
-        fn owner(line: &str) -> Option<(&str, Vec<&str>)> {
-            let mut words = line.split(' ');
-            let id = words.next()?;
+    /// Each master with the epoch of its claim, and its slots.
+    fn owners(&self) -> BTreeSet<(&str, &str, Vec<&str>)> {
+        fn owner(line: &str) -> Option<(&str, &str, Vec<&str>)> {
+            let words = line.split(' ').collect::<Vec<_>>();
             // A slot that is being moved is shown in brackets, at the two masters only.
-            let slots = words.skip(7).filter(|word| !word.starts_with('[')).collect::<Vec<_>>();
-            (!slots.is_empty()).then_some((id, slots))
+            let slots =
+                words.iter().skip(8).copied().filter(|word| !word.starts_with('[')).collect::<Vec<_>>();
+            (!slots.is_empty()).then_some((*words.first()?, *words.get(6)?, slots))
         }
         self.nodes.lines().filter_map(owner).collect()
+    }
+
+    /// Whether a node has a slot.
+    fn owns(&self, id: &str, slot: u16) -> bool {
+        self.owners().iter().filter(|(owner, ..)| *owner == id).any(|(.., slots)| {
+            slots.iter().any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let bound = |text: &str| text.parse().ok();
+                bound(first) <= Some(slot) && bound(last) >= Some(slot)
+            })
+        })
     }
 
     fn show(views: &[Self]) -> String {

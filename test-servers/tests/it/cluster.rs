@@ -63,6 +63,18 @@ fn a_slot_moves_under_load() {
 }
 
 #[test]
+fn a_slot_moves_to_and_fro_and_the_nodes_stay_of_one_mind() {
+    let cluster = Cluster::start(&Options::new(), 2, 0).expect("it starts");
+    let slot = cluster.slot_of("{chat}").expect("they answer");
+    for _ in 0..200 {
+        let from = cluster.owner_of(slot).expect("it has one").address();
+        let to = cluster.nodes().iter().find(|node| node.address() != from).expect("another");
+        cluster.move_slot(slot, to).expect("every node knows");
+        assert_eq!(cluster.owner_of(slot).expect("it has one").address(), to.address());
+    }
+}
+
+#[test]
 fn a_dead_master_is_replaced_and_without_a_majority_nothing_is_served() {
     let cluster = Cluster::start(&Options::new().with_password("secret"), 3, 1).expect("it starts");
     let slot = cluster.slot_of("key").expect("they answer");
