@@ -17,6 +17,11 @@ async fn named(redis: &Redis, incarnation: &str) -> RedisCoordinator {
     RedisCoordinator::start_as(client, config, incarnation.to_owned()).await.unwrap()
 }
 
+#[expect(clippy::disallowed_methods, reason = "a real server is waited for")]
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(3)).await;
+}
+
 fn incarnation(replica: &RedisCoordinator) -> String {
     replica.session().as_str().split('.').next().unwrap().to_owned()
 }
@@ -64,7 +69,7 @@ async fn a_heartbeat_that_is_sent_twice_is_no_copy() {
     let beats = || redis.command(&["HGET", "{botmesh:turns:0}:state", &field]).unwrap().text();
     // The server has to know the script, so that what is lost is the answer of a heartbeat.
     while beats().is_none() {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     // Its answer is lost, and it is sent again; then the next one.
     proxy.lose_replies(&*format!("{session}\r\n"), 1);
@@ -73,7 +78,7 @@ async fn a_heartbeat_that_is_sent_twice_is_no_copy() {
         let beat = beats();
         seen += usize::from(beat != last);
         last = beat;
-        tokio::task::yield_now().await;
+        pause().await;
     }
     assert_eq!(proxy.traffic().replies_lost, 1);
     assert_eq!((held.check(), a.session()), (Ok(()), session));

@@ -51,13 +51,19 @@ pub(crate) async fn get(kv: &Kv, key: &str) -> Option<Entry> {
     kv.get(&[key.to_owned().into()]).await.unwrap().remove(0)
 }
 
+/// Before a condition is looked at again. Whoever looks all the time takes the processor from what is waited for.
+#[expect(clippy::disallowed_methods, reason = "a real server is waited for")]
+pub(crate) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(3)).await;
+}
+
 /// Waits for something that the server or the driver does on its own; 30 s at most.
 #[expect(clippy::disallowed_methods, reason = "a real server is waited for")]
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let limit = std::time::Instant::now() + Duration::from_secs(30);
     while !holds().await {
         assert!(std::time::Instant::now() < limit, "{what}: not within 30 s");
-        tokio::task::yield_now().await;
+        pause().await;
     }
 }
 

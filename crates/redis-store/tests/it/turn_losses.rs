@@ -6,7 +6,7 @@ use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReas
 use botmesh_redis_store::RedisCoordinator;
 use botmesh_test_servers::{Direction, Flow, Options, Persistence, Proxy, Redis};
 
-use crate::tools::server;
+use crate::tools::{pause, server};
 use crate::turns::{LEASE, enter, replica, replica_at, short, take, tickets, until};
 
 /// Takes a turn, however often the replica has to try.
@@ -17,6 +17,7 @@ pub(crate) async fn take_in_the_end(replica: &RedisCoordinator, key: &str) -> Tu
         {
             return turn;
         }
+        pause().await;
     }
 }
 
