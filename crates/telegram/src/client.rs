@@ -21,6 +21,7 @@ use crate::token::Token;
 
 pub(crate) const OFFICIAL: &str = "https://api.telegram.org";
 
+/// The longest time for a connection. It must be over before the call's own time is: only then is it sure that nothing was sent.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// How long an idle connection is kept: shorter than servers do, so that a request meets no closing one.
@@ -42,6 +43,7 @@ pub(crate) struct Upload {
 
 pub(crate) struct Client {
     http: Result<reqwest::Client, String>,
+    connect: Duration,
     base: String,
     token: Token,
 }
@@ -61,13 +63,22 @@ struct Answer {
 
 impl Client {
     pub(crate) fn new(token: Token, base: &str) -> Self {
+        Self::build(token, base, CONNECT)
+    }
+
+    fn build(token: Token, base: &str, connect: Duration) -> Self {
         let base = base.trim_end_matches('/').to_owned();
-        Self { http: http(&base).map_err(|error| error.to_string()), base, token }
+        Self { http: http(&base, connect).map_err(|error| error.to_string()), connect, base, token }
     }
 
     /// The same for another server.
     pub(crate) fn at(&self, base: &str) -> Self {
-        Self::new(self.token.clone(), base)
+        Self::build(self.token.clone(), base, self.connect)
+    }
+
+    /// The same for calls that may take so long.
+    pub(crate) fn within(&self, patience: Duration) -> Self {
+        Self::build(self.token.clone(), &self.base, CONNECT.min(patience / 2))
     }
 
     pub(crate) fn is_official(&self) -> bool {
@@ -175,13 +186,13 @@ pub(crate) fn too_large(max: usize) -> ChannelError {
 }
 
 /// A client for `base`. Where that is plain HTTP, as with a server of one's own, no certificates are needed.
-fn http(base: &str) -> Result<reqwest::Client, Box<dyn std::error::Error>> {
+fn http(base: &str, connect: Duration) -> Result<reqwest::Client, Box<dyn std::error::Error>> {
     Ok(reqwest::Client::builder()
         .tls_backend_preconfigured(tls(base.starts_with("https:"))?)
         // The URL has the token: it goes nowhere else.
         .redirect(redirect::Policy::none())
         .referer(false)
-        .connect_timeout(CONNECT)
+        .connect_timeout(connect)
         .pool_idle_timeout(IDLE)
         .tcp_nodelay(true)
         .user_agent(concat!("botmesh-telegram/", env!("CARGO_PKG_VERSION")))

@@ -95,6 +95,7 @@ impl Telegram {
     /// How long one call may take; uploads and downloads ten times as long. Default 30 s.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.client = self.client.within(timeout);
         self.timeout = timeout;
         self
     }

@@ -9,6 +9,7 @@ mod media;
 mod provider;
 mod spawner;
 mod store;
+mod telegram;
 mod transcript;
 
 pub use botmesh_core::journal::WritePoint;
@@ -25,4 +26,5 @@ pub use media::{Download, MEDIA_SECRET, image};
 pub use provider::{MockProvider, SendFault};
 pub use spawner::{TestSpawner, test_seams};
 pub use store::CrashableStore;
+pub use telegram::{FakeTelegram, TelegramCall, TelegramFault, TelegramGroup, TelegramUser, WebhookAnswer};
 pub use transcript::{SendOutcome, Sent};

@@ -1,0 +1,227 @@
+//! Sends, and how far they came.
+
+use std::time::Duration;
+
+use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::{ChatId, MessageId};
+use botmesh_core::inbound::Inbound;
+use botmesh_core::media::MediaRef;
+use botmesh_core::provider::{Provider, SendRequest};
+use botmesh_telegram::Telegram;
+use botmesh_testing::{FakeTelegram, TelegramFault};
+use serde_json::json;
+
+use crate::support::{all_of, bot_of};
+
+const ANA: i64 = 5_025_045_066;
+
+async fn send(bot: &Telegram, chat: i64, content: impl Into<Content>) -> Result<MessageId, ChannelError> {
+    let (chat, content) = (ChatId::from(chat.to_string()), content.into());
+    Ok(bot.send(SendRequest::new(&chat, &content)).await?.message)
+}
+
+#[tokio::test]
+async fn a_text_arrives_and_has_an_id_that_can_be_answered() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let message = send(&bot, ANA, "hello").await.expect("a message");
+    send(&bot, ANA, Content::text("this one").in_reply_to(message.clone())).await.expect("an answer");
+    assert_eq!(ana.replies(), ["hello", "this one"]);
+    let reply = &server.done("sendMessage")[1].params["reply_parameters"];
+    assert_eq!(reply["message_id"].to_string(), message.as_str());
+}
+
+/// Case D69.
+#[tokio::test]
+async fn an_answer_to_a_message_that_is_gone_arrives_without_it() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    send(&bot, ANA, Content::text("hi").in_reply_to("4")).await.expect("an answer");
+    // A server that does not know the permission to send without it.
+    server.fault_next(
+        "sendMessage",
+        TelegramFault::refuse(400, "Bad Request: message to be replied not found"),
+    );
+    send(&bot, ANA, Content::text("again").in_reply_to("4")).await.expect("an answer");
+    assert_eq!(ana.replies(), ["hi", "again"]);
+}
+
+/// Case D61.
+#[tokio::test]
+async fn without_a_connection_nothing_was_sent() {
+    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = port.local_addr().expect("an address");
+    drop(port);
+    let token = "1:secret-of-the-bot";
+    let refused = Telegram::polling(token).with_api_url(&format!("http://{address}"));
+    let unknown = Telegram::polling(token).with_api_url("http://nobody.invalid");
+    // Somebody who never says anything, not even hello.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let silent = Telegram::polling(token).with_api_url(&url).with_timeout(Duration::from_secs(2));
+    for bot in [refused, unknown, silent] {
+        let error = send(&bot, ANA, "hi").await.expect_err("nobody there");
+        assert_eq!(
+            (error.class, error.phase, error.retryable),
+            (ErrorClass::Transient, Phase::NotWritten, true),
+            "{error:?}"
+        );
+        assert!(!all_of(&error).contains("secret-of-the-bot"), "{}", all_of(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_leaves_it_unknown_whether_it_arrived() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let bot = bot.with_timeout(Duration::from_secs(3));
+    for (fault, arrived) in [
+        (TelegramFault::LoseAnswer, 1),
+        (TelegramFault::CutAnswer, 2),
+        (TelegramFault::Slow(Duration::from_secs(30)), 3),
+        (TelegramFault::Cut, 3),
+    ] {
+        server.fault_next("sendMessage", fault.clone());
+        let error = send(&bot, ANA, "hi").await.expect_err("no answer");
+        assert_eq!(
+            (error.class, error.phase),
+            (ErrorClass::Transient, Phase::Unknown),
+            "{fault:?}: {error:?}"
+        );
+        assert_eq!(ana.replies().len(), arrived, "{fault:?}");
+        assert!(!all_of(&error).contains("FAKE-token"), "{}", all_of(&error));
+    }
+}
+
+/// Cases D71 and D73.
+#[tokio::test]
+async fn what_the_server_says_decides_what_becomes_of_a_send() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    ana.blocks();
+    let error = send(&bot, ANA, "hi").await.expect_err("a block");
+    assert_eq!(
+        (error.class, error.phase, error.retryable),
+        (ErrorClass::RecipientUnreachable, Phase::Answered, false)
+    );
+    ana.unblocks();
+    let error = send(&bot, 17, "hi").await.expect_err("an unknown chat");
+    assert_eq!((error.class, error.retryable), (ErrorClass::RecipientUnreachable, false));
+    server.fault_next("sendMessage", TelegramFault::flood(7));
+    let error = send(&bot, ANA, "hi").await.expect_err("a flood");
+    assert_eq!((error.class, error.retry_after), (ErrorClass::RateLimited, Some(Duration::from_secs(7))));
+    let body = "<html>502 Bad Gateway</html>".to_owned();
+    server.fault_next("sendMessage", TelegramFault::Gateway { status: 502, body });
+    let error = send(&bot, ANA, "hi").await.expect_err("a gateway");
+    assert_eq!((error.class, error.phase, error.retryable), (ErrorClass::Transient, Phase::Answered, true));
+    server.fault_next("sendMessage", TelegramFault::refuse(500, "Internal Server Error: restart"));
+    assert_eq!(send(&bot, ANA, "hi").await.expect_err("a restart").class, ErrorClass::Transient);
+    let error = send(&bot, ANA, " \n").await.expect_err("no text");
+    assert_eq!(error.class, ErrorClass::UnsupportedContent);
+    assert!(ana.replies().is_empty());
+}
+
+/// Case C43.
+#[tokio::test]
+async fn what_was_meant_for_a_group_arrives_in_the_supergroup_that_it_became() {
+    let server = FakeTelegram::start().await;
+    let (group, bot) = (server.group(-4_012_345_678, "Old group"), bot_of(&server));
+    let supergroup = group.migrates(-1_001_557_912_345);
+    for text in ["one", "two"] {
+        send(&bot, group.id(), text).await.expect("a message");
+    }
+    assert_eq!(server.texts_to(supergroup.id()), ["one", "two"]);
+    let tried = server.calls().iter().filter(|call| call.chat() == Some(group.id())).count();
+    assert_eq!(tried, 1, "it is known after the first time");
+}
+
+#[tokio::test]
+async fn a_message_is_edited_and_an_edit_that_changes_nothing_is_fine() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let tea = Content::text("Tea?").with_buttons([Button::new("y", "Yes")]);
+    let message = send(&bot, ANA, tea).await.expect("a message");
+    for _ in 0..2 {
+        let edit = ContentBody::Edit { message: message.clone(), text: "Tea.".into() };
+        assert_eq!(send(&bot, ANA, Content::from(edit)).await.expect("an edit"), message);
+    }
+    assert_eq!(server.done("editMessageText").len(), 1);
+    assert_eq!(ana.replies(), ["Tea?", "Tea."]);
+    let reaction = ContentBody::Reaction { message: message.clone(), emoji: Some("👍".into()) };
+    assert_eq!(send(&bot, ANA, Content::from(reaction)).await.expect("a reaction"), message);
+}
+
+#[tokio::test]
+async fn a_file_of_this_host_is_uploaded_with_its_name_and_caption() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("bill.pdf");
+    std::fs::write(&path, vec![7; 300_000]).expect("a file");
+    let media = OutboundMedia {
+        source: MediaSource::Path(path.display().to_string()),
+        caption: Some("42".into()),
+        mime: Some("application/pdf".into()),
+        file_name: None,
+    };
+    send(&bot, ANA, Content::from(ContentBody::Document(media))).await.expect("a document");
+    let call = &server.done("sendDocument")[0];
+    assert_eq!(call.files, [("document".to_owned(), "bill.pdf".to_owned(), 300_000)]);
+    assert_eq!(ana.replies(), ["42"], "a caption is a text, also where it looks like a number");
+}
+
+#[tokio::test]
+async fn media_is_downloaded_up_to_a_size() {
+    let server = FakeTelegram::start().await;
+    let bot = bot_of(&server);
+    server.add_file("AgAC", vec![7; 1000]);
+    let media = |token| MediaRef { provider: "telegram".into(), token };
+    let known = media(json!({ "file_id": "AgAC", "size": 1000 }));
+    assert_eq!(bot.load_media(&known, 1000).await.expect("a picture").len(), 1000);
+    let unknown = media(json!({ "file_id": "AgAC" }));
+    for (media, max) in [(&known, 999), (&unknown, 999)] {
+        assert_eq!(
+            bot.load_media(media, max).await.expect_err("too large").class,
+            ErrorClass::PayloadTooLarge
+        );
+    }
+    let calls = server.calls().len();
+    bot.load_media(&known, 10).await.expect_err("too large");
+    assert_eq!(server.calls().len(), calls, "what is said to be too large is not asked for");
+    for token in [json!(null), json!({ "file_id": 5 }), json!("AgAC")] {
+        assert_eq!(bot.load_media(&media(token), 10).await.expect_err("no file").phase, Phase::NotWritten);
+    }
+}
+
+#[tokio::test]
+async fn the_chat_sees_that_the_bot_writes() {
+    let server = FakeTelegram::start().await;
+    let (_ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    bot.show_typing(&Inbound::text("1", ANA.to_string(), "hi")).await.expect("a sign");
+    assert_eq!(server.done("sendChatAction")[0].params["action"], "typing");
+}
+
+#[tokio::test]
+async fn any_other_method_can_be_called() {
+    let server = FakeTelegram::start().await;
+    let bot = bot_of(&server);
+    assert_eq!(bot.call("getMe", json!({})).await.expect("an answer")["username"], "demo_bot");
+    for (method, params) in [("getMe", json!([])), ("../x", json!({})), ("", json!({}))] {
+        assert_eq!(bot.call(method, params).await.expect_err(method).phase, Phase::NotWritten);
+    }
+    let error = bot.call("danceForMe", json!({})).await.expect_err("no such method");
+    assert_eq!((error.class, error.phase), (ErrorClass::Rejected, Phase::Answered));
+}
+
+#[tokio::test]
+async fn the_token_is_shown_nowhere() {
+    let server = FakeTelegram::start().await;
+    let bot = bot_of(&server);
+    let secret = "FAKE-token_for-tests";
+    assert!(!format!("{bot:?} {bot:#?}").contains(secret));
+    // A description that repeats it.
+    server.fault_next("sendMessage", TelegramFault::refuse(400, &format!("Bad Request: {}", server.token())));
+    let error = send(&bot, ANA, "hi").await.expect_err("a refusal");
+    assert!(!all_of(&error).contains(secret), "{}", all_of(&error));
+}
