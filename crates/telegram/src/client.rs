@@ -41,6 +41,7 @@ pub(crate) struct Upload {
     pub(crate) bytes: Vec<u8>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Client {
     http: Result<reqwest::Client, String>,
     connect: Duration,

@@ -3,7 +3,10 @@
 mod address;
 mod call;
 mod client;
+mod hook;
+mod intake;
 mod poll;
+mod presses;
 mod refusal;
 mod telegram;
 mod token;

@@ -9,15 +9,14 @@ use botmesh_core::CancellationToken;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::id::ChatId;
 use botmesh_core::provider::{AdmitError, ConnectionState, InboundSink};
-use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::future::join_all;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::client::Params;
 use crate::refusal::{Failure, Remedy};
 use crate::telegram::Telegram;
-use crate::update::{KINDS, Update, parse_update};
+use crate::update::{KINDS, Update};
 
 /// How much longer than Telegram's own wait a poll may take.
 const GRACE: Duration = Duration::from_secs(10);
@@ -31,9 +30,6 @@ const YIELD: Duration = Duration::from_secs(5);
 /// The longest wait while the journal is down.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// How many presses are being answered at a time.
-const ANSWERING: usize = 64;
-
 /// Updates per poll; it is the most that Telegram gives.
 const PAGE: usize = 100;
 
@@ -42,15 +38,15 @@ pub(crate) async fn run(
     sink: &dyn InboundSink,
     stop: &CancellationToken,
 ) -> Result<(), ChannelError> {
-    let Ok(_running) = telegram.running.try_lock() else {
+    let Ok(_running) = telegram.state.running.try_lock() else {
         let detail = "this provider is already running; run it once, or make another one";
         return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
     };
     let _shown = Shown::connecting(telegram);
-    let mut poller = Poller { telegram, offset: None, answering: FuturesUnordered::new() };
+    let mut poller = Poller { telegram, offset: None };
     let polled = async {
         telegram.introduce().await?;
-        if telegram.deletes_webhook {
+        if telegram.settings.deletes_webhook {
             telegram.delete_webhook().await?;
         }
         poller.poll(sink).await
@@ -58,6 +54,7 @@ pub(crate) async fn run(
     let polled = tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
+        never = telegram.state.presses.answer(telegram) => match never {},
         polled = polled => polled,
     };
     if stop.is_cancelled() {
@@ -71,14 +68,14 @@ struct Shown<'a>(&'a Telegram);
 
 impl<'a> Shown<'a> {
     fn connecting(telegram: &'a Telegram) -> Self {
-        telegram.connection.send_replace(ConnectionState::Connecting);
+        telegram.state.connection.send_replace(ConnectionState::Connecting);
         Self(telegram)
     }
 }
 
 impl Drop for Shown<'_> {
     fn drop(&mut self) {
-        self.0.connection.send_replace(ConnectionState::Closed);
+        self.0.state.connection.send_replace(ConnectionState::Closed);
     }
 }
 
@@ -92,16 +89,15 @@ struct Poller<'a> {
     telegram: &'a Telegram,
     /// The first update that is not confirmed. Unknown at first: Telegram then gives everything that nobody confirmed.
     offset: Option<i64>,
-    answering: FuturesUnordered<BoxFuture<'a, ()>>,
 }
 
-impl<'a> Poller<'a> {
+impl Poller<'_> {
     /// Polls for ever.
     async fn poll(&mut self, sink: &dyn InboundSink) -> Result<(), ChannelError> {
         let mut refused = 0u32;
         loop {
             let page = self.page().await.map_err(told)?;
-            self.telegram.connection.send_replace(ConnectionState::Open);
+            self.telegram.state.connection.send_replace(ConnectionState::Open);
             match self.take(sink, &page).await {
                 Ok(()) => refused = 0,
                 Err(AdmitError::Stopping) => return Ok(()),
@@ -109,7 +105,7 @@ impl<'a> Poller<'a> {
                     refused += 1;
                     tracing::warn!(%error, offset = ?self.offset, "updates stay at Telegram until they can be journaled");
                     let wait = Duration::from_secs(1).saturating_mul(2u32.saturating_pow(refused - 1));
-                    self.telegram.clock.sleep(wait.min(LONGEST_WAIT)).await;
+                    self.telegram.settings.clock.sleep(wait.min(LONGEST_WAIT)).await;
                 }
                 Err(error) => {
                     let detail = "updates were not taken over";
@@ -121,19 +117,11 @@ impl<'a> Poller<'a> {
         }
     }
 
-    /// What is new. Meanwhile presses are answered.
-    async fn page(&mut self) -> Result<Vec<Box<RawValue>>, Failure> {
-        let telegram = self.telegram;
-        let params = self.params(telegram.poll_timeout, PAGE);
-        let mut call =
-            std::pin::pin!(telegram.client.call("getUpdates", params, None, telegram.poll_timeout + GRACE));
-        let result = loop {
-            tokio::select! {
-                biased;
-                result = &mut call => break result?,
-                Some(()) = self.answering.next(), if !self.answering.is_empty() => {}
-            }
-        };
+    /// What is new.
+    async fn page(&self) -> Result<Vec<Box<RawValue>>, Failure> {
+        let params = self.params(self.telegram.settings.poll_timeout, PAGE);
+        let patience = self.telegram.settings.poll_timeout + GRACE;
+        let result = self.telegram.settings.client.call("getUpdates", params, None, patience).await?;
         serde_json::from_str(result.get()).map_err(|error| {
             let detail = "the page of updates is no list";
             ChannelError::new(ErrorClass::Transient, Phase::Answered, detail).with_source(error).into()
@@ -154,58 +142,32 @@ impl<'a> Poller<'a> {
 
     /// Hands a page over, each chat in its order, and moves the offset up to what was not taken.
     async fn take(&mut self, sink: &dyn InboundSink, page: &[Box<RawValue>]) -> Result<(), AdmitError> {
-        let updates = page.iter().map(|raw| {
-            let mut update = parse_update(raw.get().as_bytes());
-            self.telegram.event_of(&mut update);
-            (update, &**raw)
-        });
         let mut lanes: Vec<Lane<'_>> = Vec::new();
         let mut ids = BTreeSet::new();
-        for (update, raw) in updates {
+        for raw in page {
+            let update = self.telegram.read(raw.get().as_bytes());
             ids.extend(update.id);
             let chat = update.content.as_ref().ok().map(|inbound| inbound.chat.clone());
             match lanes.iter_mut().find(|lane| lane.chat == chat) {
-                Some(lane) => lane.updates.push((update, raw)),
-                None => lanes.push(Lane { chat, updates: vec![(update, raw)] }),
+                Some(lane) => lane.updates.push((update, &**raw)),
+                None => lanes.push(Lane { chat, updates: vec![(update, &**raw)] }),
             }
         }
         let last = ids.last().copied();
-        let (pending, presses) = (Mutex::new(ids), Mutex::new(Vec::new()));
-        let lanes = lanes.into_iter().map(|lane| hand_over_in_order(sink, lane, &pending, &presses));
+        let pending = Mutex::new(ids);
+        let lanes = lanes.into_iter().map(|lane| hand_over_in_order(self.telegram, sink, lane, &pending));
         let outcomes = join_all(lanes).await;
         let pending = pending.into_inner().unwrap_or_else(PoisonError::into_inner);
         // Update ids may fall after a quiet week: only this page counts.
         self.offset = pending.first().copied().or(last.map(|last| last.saturating_add(1))).or(self.offset);
-        let presses = presses.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.answer(presses).await;
         outcomes.into_iter().collect()
-    }
-
-    /// Answers presses in the background of the polls.
-    async fn answer(&mut self, presses: Vec<String>) {
-        if !self.telegram.answers_presses {
-            return;
-        }
-        for query in presses {
-            while self.answering.len() >= ANSWERING {
-                self.answering.next().await;
-            }
-            let telegram = self.telegram;
-            self.answering.push(Box::pin(async move {
-                let params = Params::from_iter([("callback_query_id".to_owned(), query.into())]);
-                if let Err(failure) = telegram.ask::<Value>("answerCallbackQuery", params).await {
-                    // A press that is too old, or an outage: the button stops showing that it is busy by itself.
-                    tracing::debug!(error = %failure.error, "a press was not answered");
-                }
-            }));
-        }
     }
 
     /// Confirms what was taken, so that it is not delivered again.
     async fn say_goodbye(&mut self) {
         if self.offset.is_some() {
             let params = self.params(Duration::ZERO, 1);
-            let goodbye = self.telegram.client.call("getUpdates", params, None, GOODBYE).await;
+            let goodbye = self.telegram.settings.client.call("getUpdates", params, None, GOODBYE).await;
             if let Err(failure) = goodbye {
                 tracing::debug!(error = %failure.error, "the last updates were not confirmed and will come again");
             }
@@ -215,47 +177,19 @@ impl<'a> Poller<'a> {
 
 /// Hands over the updates of one chat, one after the other, up to the first that is not taken.
 async fn hand_over_in_order(
+    telegram: &Telegram,
     sink: &dyn InboundSink,
     lane: Lane<'_>,
     pending: &Mutex<BTreeSet<i64>>,
-    presses: &Mutex<Vec<String>>,
 ) -> Result<(), AdmitError> {
     for (update, raw) in lane.updates {
-        let Update { id, event, content, callback_query, .. } = update;
-        let raw = raw.get().as_bytes();
-        let is_new = match content {
-            Ok(inbound) => match sink.admit(inbound).await {
-                Ok(admitted) => !admitted.duplicate,
-                Err(AdmitError::Invalid(problem)) => bury(sink, event, raw, &problem).await?,
-                Err(error) => return Err(error),
-            },
-            Err(problem) => bury(sink, event, raw, &problem).await?,
-        };
+        let id = update.id;
+        telegram.hand_over(sink, update, raw.get().as_bytes()).await?;
         if let Some(id) = id {
             pending.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         }
-        if let (Some(query), true) = (callback_query, is_new) {
-            presses.lock().unwrap_or_else(PoisonError::into_inner).push(query);
-        }
     }
     Ok(())
-}
-
-/// Makes an update that nobody can handle a dead letter, so that it holds up nothing. Its press is not answered.
-async fn bury(
-    sink: &dyn InboundSink,
-    event: botmesh_core::id::EventId,
-    raw: &[u8],
-    problem: &str,
-) -> Result<bool, AdmitError> {
-    match sink.poison(event.clone(), raw, problem).await {
-        Ok(_) => Ok(false),
-        Err(AdmitError::Invalid(nobody)) => {
-            tracing::error!(%event, problem, nobody, "an update is dropped: it cannot be handled, and nobody keeps it");
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// A failed poll, as the bot is to treat it.

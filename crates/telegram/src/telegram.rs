@@ -5,24 +5,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
-use botmesh_core::inbound::{Inbound, InboundBody};
+use botmesh_core::inbound::Inbound;
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest, TextLimit, TextUnit,
 };
 use botmesh_core::time::{Clock, SystemClock};
 use botmesh_core::{Bytes, CancellationToken};
+use botmesh_webhook::{Door, Limits};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use crate::address::Address;
 use crate::call::Call;
 use crate::client::{Client, OFFICIAL, Params, too_large};
+use crate::hook::{self, Hook};
 use crate::poll;
+use crate::presses::Presses;
 use crate::refusal::{Failure, Remedy};
 use crate::token::Token;
-use crate::update::Update;
 
 pub(crate) const ID: &str = "telegram";
 
@@ -41,6 +43,10 @@ const MIGRATIONS: usize = 10_000;
 /// **Long polling** ([`polling`](Self::polling)): one process asks Telegram for what is new, and Telegram keeps each update
 /// until it is journaled: for 24 hours. Of several replicas, the one that leads polls.
 ///
+/// **Webhook** ([`webhook`](Self::webhook)): Telegram posts each update to any replica, and again until one has journaled it.
+///
+/// A clone is the same bot.
+///
 /// **Chats** are called by the id that Telegram gives them, such as `5025045066` or `-1001557912345`. A topic of a group is a
 /// chat of its own (`-1001557912345:17`), and so is a customer's chat with a business account (`5025045066@bc_1`) and a query
 /// from a chat that the bot is no member of (`-1001557912345?gq1`), which takes one text as its answer.
@@ -51,59 +57,96 @@ const MIGRATIONS: usize = 10_000;
 /// **Buttons**: an id has 1 to 64 bytes. A press is answered to Telegram as soon as it is journaled.
 ///
 /// **The token** is in no log, no error and no journal.
+#[derive(Clone)]
 pub struct Telegram {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) state: Arc<State>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Settings {
     pub(crate) client: Client,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) connection: watch::Sender<ConnectionState>,
-    pub(crate) username: OnceLock<String>,
     pub(crate) timeout: Duration,
     pub(crate) poll_timeout: Duration,
     pub(crate) deletes_webhook: bool,
     pub(crate) answers_presses: bool,
-    reads_forwards: bool,
+    pub(crate) reads_forwards: bool,
+    /// Without it the bot polls.
+    pub(crate) hook: Option<Hook>,
+}
+
+/// What clones share.
+pub(crate) struct State {
+    /// Of the polls.
+    pub(crate) connection: watch::Sender<ConnectionState>,
+    username: OnceLock<String>,
     /// What groups are called since they became supergroups.
     moved: Mutex<HashMap<i64, i64>>,
-    /// Held while it runs.
+    pub(crate) presses: Presses,
+    /// Held while it polls.
     pub(crate) running: tokio::sync::Mutex<()>,
 }
 
 impl Telegram {
     /// A bot that polls. `token` is what @BotFather gave; whether it is right shows when the bot starts.
     pub fn polling(token: impl Into<String>) -> Self {
-        Self {
+        Self::new(token.into(), None)
+    }
+
+    /// A bot to which Telegram posts its updates, with this secret in a header: 1 to 256 of the characters `A-Z`, `a-z`, `0-9`,
+    /// `_` and `-`, and hard to guess. Serve its [`router`](Self::router), and tell Telegram where that is with
+    /// [`set_webhook`](Self::set_webhook).
+    pub fn webhook(token: impl Into<String>, secret: impl Into<String>) -> Self {
+        Self::new(token.into(), Some(Hook::new(secret.into())))
+    }
+
+    fn new(token: String, hook: Option<Hook>) -> Self {
+        let settings = Settings {
             client: Client::new(Token::new(token), OFFICIAL),
             clock: Arc::new(SystemClock::new()),
-            connection: watch::Sender::new(ConnectionState::Closed),
-            username: OnceLock::new(),
             timeout: Duration::from_secs(30),
             poll_timeout: Duration::from_secs(50),
             deletes_webhook: false,
             answers_presses: true,
             reads_forwards: false,
+            hook,
+        };
+        let state = State {
+            connection: watch::Sender::new(ConnectionState::Closed),
+            username: OnceLock::new(),
             moved: Mutex::default(),
+            presses: Presses::default(),
             running: tokio::sync::Mutex::default(),
-        }
+        };
+        Self { settings: Arc::new(settings), state: Arc::new(state) }
+    }
+
+    fn settings_mut(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
     }
 
     /// The URL of a Bot API server of one's own, such as `http://localhost:8081`. Default: the official one.
     #[must_use]
     pub fn with_api_url(mut self, url: &str) -> Self {
-        self.client = self.client.at(url);
+        let settings = self.settings_mut();
+        settings.client = settings.client.at(url);
         self
     }
 
     /// How long one call may take; uploads and downloads ten times as long. Default 30 s.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.client = self.client.within(timeout);
-        self.timeout = timeout;
+        let settings = self.settings_mut();
+        settings.client = settings.client.within(timeout);
+        settings.timeout = timeout;
         self
     }
 
     /// How long Telegram may wait for an update before it answers a poll. Default 50 s, which is the most it takes.
     #[must_use]
     pub fn with_poll_timeout(mut self, timeout: Duration) -> Self {
-        self.poll_timeout = timeout.min(Duration::from_secs(50));
+        self.settings_mut().poll_timeout = timeout.min(Duration::from_secs(50));
         self
     }
 
@@ -111,14 +154,14 @@ impl Telegram {
     /// with a webhook does not poll, and says so.
     #[must_use]
     pub fn deleting_webhook(mut self) -> Self {
-        self.deletes_webhook = true;
+        self.settings_mut().deletes_webhook = true;
         self
     }
 
     /// Leaves it to the handlers to answer presses of buttons (`answerCallbackQuery`); see [`call`](Self::call).
     #[must_use]
     pub fn leaving_presses_unanswered(mut self) -> Self {
-        self.answers_presses = false;
+        self.settings_mut().answers_presses = false;
         self
     }
 
@@ -126,14 +169,39 @@ impl Telegram {
     /// system events called `automatic_forward`, which nothing answers by itself.
     #[must_use]
     pub fn reading_automatic_forwards(mut self) -> Self {
-        self.reads_forwards = true;
+        self.settings_mut().reads_forwards = true;
+        self
+    }
+
+    /// The path of the webhook's route. Default `/telegram`. Bots on one listener have a path each. Does nothing if the bot polls.
+    #[must_use]
+    pub fn with_path(mut self, path: impl Into<String>) -> Self {
+        if let Some(hook) = &mut self.settings_mut().hook {
+            hook.path = path.into();
+        }
+        self
+    }
+
+    /// How much of Telegram's time and of this process's memory posts may take. Does nothing if the bot polls.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        let settings = self.settings_mut();
+        let clock = Arc::clone(&settings.clock);
+        if let Some(hook) = &mut settings.hook {
+            hook.limits = limits;
+            hook.door = Arc::new(Door::with_clock(limits, clock));
+        }
         self
     }
 
     /// Another clock, for tests.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
+        let settings = self.settings_mut();
+        if let Some(hook) = &mut settings.hook {
+            hook.door = Arc::new(Door::with_clock(hook.limits, Arc::clone(&clock)));
+        }
+        settings.clock = clock;
         self
     }
 
@@ -162,47 +230,24 @@ impl Telegram {
         method: &str,
         params: Params,
     ) -> Result<T, Failure> {
-        let result = self.client.call(method, params, None, self.timeout).await?;
+        let result = self.settings.client.call(method, params, None, self.settings.timeout).await?;
         serde_json::from_str(result.get()).map_err(|error| {
             let detail = format!("the result of {method} is not what was expected");
             ChannelError::new(ErrorClass::Transient, Phase::Unknown, detail).with_source(error).into()
         })
     }
 
-    /// Removes the bot's webhook, and keeps what waits at Telegram.
-    ///
-    /// # Errors
-    /// The channel's failure.
-    pub async fn delete_webhook(&self) -> Result<(), ChannelError> {
-        let params = Map::from_iter([("drop_pending_updates".to_owned(), false.into())]);
-        self.ask::<bool>("deleteWebhook", params).await?;
-        Ok(())
-    }
-
     /// Learns who the bot is.
     pub(crate) async fn introduce(&self) -> Result<(), ChannelError> {
         let me: Value = self.ask("getMe", Params::new()).await?;
         if let Some(username) = me["username"].as_str() {
-            let _ = self.username.set(username.to_owned());
+            let _ = self.state.username.set(username.to_owned());
         }
         Ok(())
     }
 
-    /// The event that an update is for this bot.
-    pub(crate) fn event_of(&self, update: &mut Update) {
-        if let Some((from, to)) = update.migrated {
-            self.note_migration(from, to);
-        }
-        if let (Ok(inbound), true, false) =
-            (&mut update.content, update.automatic_forward, self.reads_forwards)
-        {
-            let detail = json!({ "text": inbound.readable_text(), "message": inbound.message_id() });
-            inbound.body = InboundBody::System { event: "automatic_forward".to_owned(), detail };
-        }
-    }
-
-    fn note_migration(&self, from: i64, to: i64) {
-        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn note_migration(&self, from: i64, to: i64) {
+        let mut moved = self.state.moved.lock().unwrap_or_else(PoisonError::into_inner);
         if moved.len() >= MIGRATIONS {
             // They are learned again from the next answer.
             moved.clear();
@@ -212,7 +257,7 @@ impl Telegram {
 
     /// The address, under the id that its group has now.
     fn current(&self, mut address: Address) -> Address {
-        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = self.state.moved.lock().unwrap_or_else(PoisonError::into_inner);
         let now = address.chat.parse().ok().and_then(|chat: i64| moved.get(&chat));
         if let Some(now) = now {
             address.chat = now.to_string();
@@ -248,10 +293,12 @@ impl Telegram {
 
     async fn attempt(&self, call: &Call) -> Result<SendReceipt, Failure> {
         let (file, patience) = match &call.file {
-            Some((field, file)) => (Some(file.read(field, self.max_upload()).await?), self.timeout * 10),
-            None => (None, self.timeout),
+            Some((field, file)) => {
+                (Some(file.read(field, self.max_upload()).await?), self.settings.timeout * 10)
+            }
+            None => (None, self.settings.timeout),
         };
-        let result = self.client.call(call.method, call.params.clone(), file, patience).await?;
+        let result = self.settings.client.call(call.method, call.params.clone(), file, patience).await?;
         let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
         let made = result["message_id"].as_i64().map(|id| id.to_string().into());
         let inline = || result["inline_message_id"].as_str().map(Into::into);
@@ -261,11 +308,11 @@ impl Telegram {
     }
 
     fn max_upload(&self) -> u64 {
-        if self.client.is_official() { MAX_UPLOAD } else { MAX_LOCAL }
+        if self.settings.client.is_official() { MAX_UPLOAD } else { MAX_LOCAL }
     }
 
     fn max_download(&self) -> u64 {
-        if self.client.is_official() { MAX_DOWNLOAD } else { MAX_LOCAL }
+        if self.settings.client.is_official() { MAX_DOWNLOAD } else { MAX_LOCAL }
     }
 }
 
@@ -277,7 +324,7 @@ impl Provider for Telegram {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
-        capabilities.exclusive_session = true;
+        capabilities.exclusive_session = self.settings.hook.is_none();
         // The server counts code points, and entities UTF-16 units. Of those there are never fewer.
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
@@ -285,15 +332,21 @@ impl Provider for Telegram {
     }
 
     fn username(&self) -> Option<String> {
-        self.username.get().cloned()
+        self.state.username.get().cloned()
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.connection.subscribe()
+        match &self.settings.hook {
+            Some(hook) => hook.door.connection(),
+            None => self.state.connection.subscribe(),
+        }
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
-        poll::run(self, &*sink, &stop).await
+        match &self.settings.hook {
+            Some(hook) => hook::run(self, hook, sink, stop).await,
+            None => poll::run(self, &*sink, &stop).await,
+        }
     }
 
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
@@ -323,16 +376,16 @@ impl Provider for Telegram {
             let detail = "Telegram does not say where the file is";
             ChannelError::new(ErrorClass::Transient, Phase::Answered, detail)
         })?;
-        self.client.download(path, max, self.timeout * 10).await
+        self.settings.client.download(path, max, self.settings.timeout * 10).await
     }
 }
 
 impl fmt::Debug for Telegram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telegram")
-            .field("client", &self.client)
-            .field("username", &self.username.get())
-            .field("connection", &*self.connection.borrow())
+            .field("client", &self.settings.client)
+            .field("username", &self.state.username.get())
+            .field("connection", &*self.connection().borrow())
             .finish_non_exhaustive()
     }
 }

@@ -6,3 +6,4 @@ mod random;
 mod sending;
 mod shapes;
 mod support;
+mod webhook;

@@ -1,0 +1,65 @@
+//! From an update to the bot: one way for polls and posts.
+
+use botmesh_core::id::EventId;
+use botmesh_core::inbound::InboundBody;
+use botmesh_core::provider::{AdmitError, InboundSink};
+use serde_json::json;
+
+use crate::telegram::Telegram;
+use crate::update::{Update, parse_update};
+
+impl Telegram {
+    /// The update, as this bot takes it.
+    pub(crate) fn read(&self, raw: &[u8]) -> Update {
+        let mut update = parse_update(raw);
+        if let Some((from, to)) = update.migrated {
+            self.note_migration(from, to);
+        }
+        if let (Ok(inbound), true, false) =
+            (&mut update.content, update.automatic_forward, self.settings.reads_forwards)
+        {
+            let detail = json!({ "text": inbound.readable_text(), "message": inbound.message_id() });
+            inbound.body = InboundBody::System { event: "automatic_forward".to_owned(), detail };
+        }
+        update
+    }
+
+    /// Hands an update over. It is in the bot's hands when this returns `Ok`, if only as a dead letter.
+    pub(crate) async fn hand_over(
+        &self,
+        sink: &dyn InboundSink,
+        update: Update,
+        raw: &[u8],
+    ) -> Result<(), AdmitError> {
+        let Update { event, content, callback_query, .. } = update;
+        let inbound = match content {
+            Ok(inbound) => inbound,
+            Err(problem) => return bury(sink, event, raw, &problem).await,
+        };
+        match sink.admit(inbound).await {
+            Ok(admitted) => {
+                tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
+                if let (Some(query), false, true) =
+                    (callback_query, admitted.duplicate, self.settings.answers_presses)
+                {
+                    self.state.presses.push(query);
+                }
+                Ok(())
+            }
+            Err(AdmitError::Invalid(problem)) => bury(sink, event, raw, &problem).await,
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Makes an update that nobody can handle a dead letter, so that it holds up nothing.
+async fn bury(sink: &dyn InboundSink, event: EventId, raw: &[u8], problem: &str) -> Result<(), AdmitError> {
+    match sink.poison(event.clone(), raw, problem).await {
+        Ok(_) => Ok(()),
+        Err(AdmitError::Invalid(nobody)) => {
+            tracing::error!(%event, problem, nobody, "an update is dropped: it cannot be handled, and nobody keeps it");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
