@@ -2,15 +2,19 @@
 //!
 //! `cargo run --example appointments`, then type `book`. Kill it at any moment and start it again.
 //!
+//! With `--telegram-polling` or `--telegram-webhook ADDR` it is a bot of Telegram.
+//!
 //! With `--features redis` and `--redis URL`, any number of processes are one desk.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, FileDurability};
 use botmesh_sqlite_store::SqliteStore;
+use botmesh_telegram::Telegram;
 use botmesh_terminal::{Terminal, Transcript};
 use clap::Parser;
 use clap::builder::ArgPredicate;
@@ -51,6 +55,19 @@ struct Args {
         default_value_if("redis", ArgPredicate::IsPresent, None)
     )]
     instance: Option<String>,
+    /// Talk on Telegram: ask it for messages, with the token in TELEGRAM_TOKEN
+    #[arg(long, conflicts_with_all = ["from", "to", "telegram_webhook"])]
+    telegram_polling: bool,
+    /// Talk on Telegram: let it post messages to this address and the path `/telegram`, with the token in TELEGRAM_TOKEN and the
+    /// webhook's secret in TELEGRAM_SECRET
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["from", "to"])]
+    telegram_webhook: Option<SocketAddr>,
+    /// With --telegram-webhook: tell Telegram that this is where it can post to, such as `https://bot.example.org/telegram`
+    #[arg(long, value_name = "URL", requires = "telegram_webhook")]
+    telegram_url: Option<String>,
+    /// A Bot API server of one's own, such as `http://localhost:8081`
+    #[arg(long, value_name = "URL")]
+    telegram_api: Option<String>,
     /// Whose messages are typed
     #[arg(long, value_name = "NAME", default_value = "you")]
     chat: String,
@@ -144,13 +161,37 @@ pub(crate) fn desk(bot: BotBuilder) -> BotBuilder {
         .flow(booking())
 }
 
+fn at_api(telegram: Telegram, args: &Args) -> Telegram {
+    match &args.telegram_api {
+        Some(url) => telegram.with_api_url(url),
+        None => telegram,
+    }
+}
+
+/// A secret is no argument: those of a process are seen by everybody on its host.
+fn secret(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|_| format!("put it into the environment variable {name}").into())
+}
+
 /// The desk at its channel, until it ends.
 async fn serve(bot: BotBuilder, args: Args) -> Result {
+    if let Some(listen) = args.telegram_webhook {
+        let telegram =
+            at_api(Telegram::webhook(secret("TELEGRAM_TOKEN")?, secret("TELEGRAM_SECRET")?), &args);
+        if let Some(url) = &args.telegram_url {
+            telegram.set_webhook(url).await?;
+        }
+        let bot = desk(bot.provider(telegram.clone())).build()?;
+        return Ok(botmesh_webhook::serve(bot, telegram.router(), listen).await?);
+    }
     let bot = match (&args.from, &args.to) {
         (Some(from), Some(to)) if from == Path::new("-") => {
             bot.provider(Transcript::piped(io::BufReader::new(io::stdin()), io::stdout(), to)?)
         }
         (Some(from), Some(to)) => bot.provider(Transcript::open(from, to)?),
+        _ if args.telegram_polling => {
+            bot.provider(at_api(Telegram::polling(secret("TELEGRAM_TOKEN")?), &args).deleting_webhook())
+        }
         _ => bot.provider(Terminal::new().with_chat(args.chat).with_hint(HELP)),
     };
     desk(bot).build()?.run().await

@@ -94,4 +94,6 @@ mod pages {
     mod deploy {}
     #[doc = include_str!("../../../docs/en/scheduler.md")]
     mod scheduler {}
+    #[doc = include_str!("../../../docs/en/telegram.md")]
+    mod telegram {}
 }

@@ -1,5 +1,6 @@
 //! What a bot says, as calls of the Bot API.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::address::Address;
 use crate::client::{Params, Upload};
+use crate::telegram::ID;
 
 /// The most bytes of a button's id.
 const MAX_BUTTON_ID: usize = 64;
@@ -20,7 +22,7 @@ const ROW_WIDTH: usize = 24;
 /// One call, without the file that may go with it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Call {
-    pub(crate) method: &'static str,
+    pub(crate) method: Cow<'static, str>,
     pub(crate) params: Params,
     /// The file that becomes the parameter of this name.
     pub(crate) file: Option<(&'static str, File)>,
@@ -56,7 +58,7 @@ impl Call {
     }
 
     fn new(method: &'static str, address: &Address) -> Self {
-        Self { method, params: address.params(), file: None, about: None }
+        Self { method: method.into(), params: address.params(), file: None, about: None }
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -97,8 +99,22 @@ impl Call {
                     .with("reaction", reaction);
                 Self { about: Some(message.clone()), ..call }
             }
+            ContentBody::Native { channel, payload, .. } if channel == ID => call("").native(payload)?,
             _ => return Err(unsupported("this version cannot send this kind of content to Telegram")),
         })
+    }
+
+    /// Any other method: its name is the parameter `method`, and the chat is added.
+    fn native(mut self, payload: &Value) -> Result<Self, ChannelError> {
+        let (Some(method), Some(params)) = (payload["method"].as_str(), payload.as_object()) else {
+            return Err(unsupported("native content for Telegram is an object with the `method` to call"));
+        };
+        if method.is_empty() || !method.bytes().all(|c| c.is_ascii_alphanumeric()) {
+            return Err(unsupported(&format!("`{method}` is no method of the Bot API")));
+        }
+        let params = params.iter().filter(|(name, _)| *name != "method");
+        self.params.extend(params.map(|(name, value)| (name.clone(), value.clone())));
+        Ok(Self { method: method.to_owned().into(), ..self })
     }
 
     fn media(mut self, field: &'static str, media: &OutboundMedia) -> Result<Self, ChannelError> {
@@ -130,7 +146,7 @@ impl Call {
         if !content.buttons.is_empty() {
             result["reply_markup"] = keyboard(&content.buttons)?;
         }
-        self.method = "answerGuestQuery";
+        self.method = "answerGuestQuery".into();
         self.params = Params::from_iter([("guest_query_id".into(), query.into()), ("result".into(), result)]);
         Ok(self)
     }

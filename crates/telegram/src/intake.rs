@@ -1,12 +1,13 @@
 //! From an update to the bot: one way for polls and posts.
 
 use botmesh_core::id::EventId;
-use botmesh_core::inbound::InboundBody;
+use botmesh_core::inbound::{Inbound, InboundBody};
+use botmesh_core::notice::Notice;
 use botmesh_core::provider::{AdmitError, InboundSink};
 use serde_json::json;
 
 use crate::telegram::Telegram;
-use crate::update::{Update, parse_update};
+use crate::update::{OUTGOING, Update, parse_update};
 
 impl Telegram {
     /// The update, as this bot takes it.
@@ -36,6 +37,10 @@ impl Telegram {
             Ok(inbound) => inbound,
             Err(problem) => return bury(sink, event, raw, &problem).await,
         };
+        if let Some(notice) = from_me(&inbound) {
+            sink.notice(notice);
+            return Ok(());
+        }
         match sink.admit(inbound).await {
             Ok(admitted) => {
                 tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
@@ -49,6 +54,18 @@ impl Telegram {
             Err(AdmitError::Invalid(problem)) => bury(sink, event, raw, &problem).await,
             Err(error) => Err(error),
         }
+    }
+}
+
+/// The owner of a business account wrote to a customer, or a bot in their name: nothing to answer.
+fn from_me(inbound: &Inbound) -> Option<Notice> {
+    match &inbound.body {
+        InboundBody::System { event, detail } if event == OUTGOING => {
+            let text =
+                detail["text"].as_str().or_else(|| detail["caption"].as_str()).unwrap_or("").to_owned();
+            Some(Notice::FromMe { chat: inbound.chat.clone(), message: inbound.message_id(), text })
+        }
+        _ => None,
     }
 }
 

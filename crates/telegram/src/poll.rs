@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::client::Params;
-use crate::refusal::{Failure, Remedy};
+use crate::refusal::Failure;
 use crate::telegram::Telegram;
 use crate::update::{KINDS, Update};
 
@@ -23,9 +23,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How long the last poll may take, which only confirms.
 const GOODBYE: Duration = Duration::from_secs(3);
-
-/// After somebody else polled. The server lets nobody take over within 3 s of the last time.
-const YIELD: Duration = Duration::from_secs(5);
 
 /// The longest wait while the journal is down.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -96,7 +93,7 @@ impl Poller<'_> {
     async fn poll(&mut self, sink: &dyn InboundSink) -> Result<(), ChannelError> {
         let mut refused = 0u32;
         loop {
-            let page = self.page().await.map_err(told)?;
+            let page = self.page().await?;
             self.telegram.state.connection.send_replace(ConnectionState::Open);
             match self.take(sink, &page).await {
                 Ok(()) => refused = 0,
@@ -190,16 +187,4 @@ async fn hand_over_in_order(
         }
     }
     Ok(())
-}
-
-/// A failed poll, as the bot is to treat it.
-fn told(failure: Failure) -> ChannelError {
-    let Failure { mut error, remedy } = failure;
-    if remedy == Some(Remedy::Conflict) {
-        error.retry_after = error.retry_after.max(Some(YIELD));
-        error
-            .detail
-            .push_str(": another process polls with the same token; stop it, or give each bot its own token");
-    }
-    error
 }

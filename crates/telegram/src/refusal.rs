@@ -45,8 +45,6 @@ pub(crate) enum Remedy {
     WithoutFormatting,
     /// Nothing: it is as it should be.
     Unchanged,
-    /// Somebody else polls.
-    Conflict,
 }
 
 impl From<ChannelError> for Failure {
@@ -139,7 +137,7 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
         404 if said.starts_with("method") => (ErrorClass::Rejected, None),
         401 | 404 => (ErrorClass::Auth, None),
         409 if said.contains("webhook is active") => return webhook_active(description),
-        409 => (ErrorClass::Transient, Some(Remedy::Conflict)),
+        409 => (ErrorClass::Conflict, None),
         413 => (ErrorClass::PayloadTooLarge, None),
         500.. => (ErrorClass::Transient, None),
         _ => (ErrorClass::Rejected, None),
@@ -156,6 +154,11 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
 
 fn advised(class: ErrorClass, description: &str) -> String {
     match class {
+        ErrorClass::Conflict => {
+            format!(
+                "{description}: another process polls with this token; stop it, or give each bot its own token"
+            )
+        }
         ErrorClass::Auth => {
             format!("{description}: the token is wrong or was revoked; get the current one from @BotFather")
         }

@@ -283,7 +283,7 @@ impl Telegram {
                 Some(message) => return Ok(SendReceipt { message }),
                 None => None,
             },
-            Some(Remedy::WithoutFormatting | Remedy::Conflict) | None => None,
+            Some(Remedy::WithoutFormatting) | None => None,
         };
         match mended {
             Some(call) => Ok(self.attempt(&call).await?),
@@ -298,9 +298,11 @@ impl Telegram {
             }
             None => (None, self.settings.timeout),
         };
-        let result = self.settings.client.call(call.method, call.params.clone(), file, patience).await?;
+        let result = self.settings.client.call(&call.method, call.params.clone(), file, patience).await?;
         let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
-        let made = result["message_id"].as_i64().map(|id| id.to_string().into());
+        // A call that makes several messages, as for an album, has the id of the first.
+        let first = if result.is_array() { &result[0] } else { &result };
+        let made = first["message_id"].as_i64().map(|id| id.to_string().into());
         let inline = || result["inline_message_id"].as_str().map(Into::into);
         let message = call.about.clone().or(made).or_else(inline);
         // It was done, whatever the answer lacks.

@@ -17,3 +17,4 @@ mod session;
 mod shared;
 mod signals;
 mod tasks;
+mod telegram;

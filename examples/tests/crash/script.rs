@@ -20,7 +20,7 @@ pub(crate) fn seed(salt: u64) -> u64 {
 /// Messages of some chats, and what each chat must be answered.
 pub(crate) struct Script {
     pub(crate) lines: Vec<(String, String)>,
-    expected: BTreeMap<String, Vec<String>>,
+    pub(crate) expected: BTreeMap<String, Vec<String>>,
 }
 
 impl Script {

@@ -6,9 +6,9 @@ fn call(content: impl Into<Content>) -> Call {
     Call::of(&Address::chat(CHAT.to_string()), &content.into()).expect("a call")
 }
 
-fn shown(content: impl Into<Content>) -> (&'static str, Value) {
+fn shown(content: impl Into<Content>) -> (String, Value) {
     let call = call(content);
-    (call.method, Value::Object(call.params))
+    (call.method.into_owned(), Value::Object(call.params))
 }
 
 fn media(source: MediaSource) -> OutboundMedia {
@@ -74,7 +74,7 @@ fn every_kind_of_content_has_its_method() {
     ] {
         let (method, mut params) = expected;
         params["chat_id"] = CHAT.into();
-        assert_eq!(shown(content), (method, params));
+        assert_eq!(shown(content), (method.to_owned(), params));
     }
 }
 
@@ -83,6 +83,22 @@ fn every_kind_of_content_has_its_method() {
 fn an_answer_to_a_message_goes_out_also_if_that_message_is_gone() {
     let (_, params) = shown(Content::text("hi").in_reply_to("105"));
     assert_eq!(params["reply_parameters"], json!({ "message_id": 105, "allow_sending_without_reply": true }));
+}
+
+#[test]
+fn what_only_telegram_has_is_any_call_with_the_chat_added() {
+    let native = |channel: &str, payload: Value| {
+        Content::from(ContentBody::Native { channel: channel.into(), payload, text: "a poll".into() })
+    };
+    let poll = json!({ "method": "sendPoll", "question": "Tea?", "options": [{ "text": "Yes" }] });
+    let params = json!({ "chat_id": CHAT, "question": "Tea?", "options": [{ "text": "Yes" }] });
+    assert_eq!(shown(native("telegram", poll.clone())), ("sendPoll".to_owned(), params));
+    for (channel, payload) in
+        [("whatsapp", poll), ("telegram", json!({})), ("telegram", json!({ "method": "../x" }))]
+    {
+        let error = Call::of(&Address::chat("1"), &native(channel, payload)).expect_err("no call");
+        assert_eq!((error.class, error.phase), (ErrorClass::UnsupportedContent, Phase::NotWritten));
+    }
 }
 
 #[test]
@@ -121,7 +137,7 @@ fn a_guest_gets_its_one_answer() {
     let call = Call::of(&address, &"hi".into()).expect("a call");
     let result = json!({ "type": "article", "id": "1", "title": "hi", "input_message_content": { "message_text": "hi" } });
     assert_eq!(
-        (call.method, Value::Object(call.params)),
+        (&*call.method, Value::Object(call.params)),
         ("answerGuestQuery", json!({ "guest_query_id": "gq1", "result": result }))
     );
 }

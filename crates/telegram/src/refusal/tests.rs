@@ -76,7 +76,6 @@ fn what_can_be_mended_is_told_apart() {
         (400, "Bad Request: message to be replied not found", Remedy::WithoutReply),
         (400, "Bad Request: can't parse entities: unexpected end", Remedy::WithoutFormatting),
         (400, "Bad Request: message is not modified: specified new message content", Remedy::Unchanged),
-        (409, "Conflict: terminated by other getUpdates request; make sure that only one", Remedy::Conflict),
     ] {
         assert_eq!(said(code, description).remedy, Some(remedy), "{description}");
     }
@@ -117,7 +116,8 @@ fn every_error_of_the_corpus_has_the_class_that_its_name_says() {
         "message_text_empty" => ErrorClass::UnsupportedContent,
         "query_too_old" | "reply_not_found" | "webhook_active" => ErrorClass::Rejected,
         "unauthorized" => ErrorClass::Auth,
-        "other_getupdates" | "restart" => ErrorClass::Transient,
+        "other_getupdates" => ErrorClass::Conflict,
+        "restart" => ErrorClass::Transient,
         other => panic!("say which class {other} has"),
     };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/payloads/errors");

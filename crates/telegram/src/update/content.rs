@@ -2,7 +2,7 @@
 
 use botmesh_core::inbound::{InboundBody, InboundMedia};
 use botmesh_core::media::MediaRef;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{text, whole};
 
@@ -109,6 +109,54 @@ const ENVELOPE: &[&str] = &[
     "show_caption_above_media",
     "reply_markup",
 ];
+
+/// What else is said of a message, as Telegram has it.
+const EXTRA: &[&str] = &["forward_origin", "quote", "via_bot", "author_signature", "link_preview_options"];
+
+/// Formatting, mentions and links, each with the `text` that it is about, and what else is said of a message.
+pub(super) fn extra(message: &Value) -> Value {
+    let mut extra = Map::new();
+    let words = words(message);
+    for field in ["entities", "caption_entities"] {
+        let entities: Vec<Value> = message[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|entity| {
+                let mut entity = entity.as_object()?.clone();
+                let place = entity.get("offset")?.as_u64().zip(entity.get("length")?.as_u64())?;
+                entity.insert("text".into(), of_units(&words, place)?.into());
+                Some(Value::Object(entity))
+            })
+            .collect();
+        if !entities.is_empty() {
+            extra.insert("entities".into(), entities.into());
+        }
+    }
+    for field in EXTRA {
+        if let Some(value) = message.get(field) {
+            extra.insert((*field).to_owned(), value.clone());
+        }
+    }
+    if extra.is_empty() { Value::Null } else { Value::Object(extra) }
+}
+
+/// The part of a text that is given by offset and length in UTF-16 units; `None` if it cuts a character or is not in the text.
+fn of_units(text: &str, (offset, length): (u64, u64)) -> Option<&str> {
+    let mut units = 0;
+    let mut starts = text.char_indices().map(|(at, c)| {
+        let here = units;
+        units += c.len_utf16() as u64;
+        (here, at)
+    });
+    let end = offset.checked_add(length)?;
+    let (_, from) = starts.find(|(here, _)| *here >= offset).filter(|(here, _)| *here == offset)?;
+    let to = match starts.find(|(here, _)| *here >= end) {
+        Some((here, to)) => (here == end).then_some(to)?,
+        None => (units == end).then_some(text.len())?,
+    };
+    text.get(from..to).filter(|text| !text.is_empty())
+}
 
 /// The text or the caption.
 pub(super) fn words(message: &Value) -> String {

@@ -4,7 +4,7 @@ use botmesh_core::id::MessageId;
 use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 use serde_json::Value;
 
-use super::{Update, content, inbound, is_group, participant, text, time, whole};
+use super::{OUTGOING, Update, content, inbound, is_group, participant, text, time, whole};
 use crate::address::{Address, Topic};
 
 pub(super) fn read(update: &mut Update, kind: &str, message: &Value) -> Result<Inbound, String> {
@@ -14,7 +14,7 @@ pub(super) fn read(update: &mut Update, kind: &str, message: &Value) -> Result<I
     update.migrated = migrated(message);
     let body = match kind {
         _ if is_outgoing(message) => {
-            InboundBody::System { event: "outgoing_business_message".to_owned(), detail: message.clone() }
+            InboundBody::System { event: OUTGOING.to_owned(), detail: message.clone() }
         }
         "edited_message" | "edited_channel_post" | "edited_business_message" => {
             InboundBody::Edit { message: id.clone(), text: content::words(message) }
@@ -30,6 +30,7 @@ pub(super) fn read(update: &mut Update, kind: &str, message: &Value) -> Result<I
         written_at: time(&message["date"]),
         message: Some(id),
         reply_to: reply_to(message),
+        extra: content::extra(message),
         ..inbound(update, &address, sender, body)
     })
 }

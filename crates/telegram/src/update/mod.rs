@@ -46,6 +46,9 @@ pub const KINDS: [&str; 25] = [
     "managed_bot",
 ];
 
+/// What the owner of a business account wrote.
+pub(crate) const OUTGOING: &str = "outgoing_business_message";
+
 /// One update.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

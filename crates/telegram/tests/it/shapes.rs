@@ -180,6 +180,23 @@ fn the_title_of_a_pressed_button_is_found_on_its_message() {
     assert_eq!((inbound.body, inbound.message), (pressed, Some("123".into())));
 }
 
+/// Case C39.
+#[test]
+fn an_entity_has_the_text_that_it_is_about_also_after_an_emoji() {
+    let entity = |inbound: &Inbound| inbound.extra["entities"][0]["text"].clone();
+    assert_eq!(entity(&read(&payload("message_text_emoji_entities")[0])), "/start");
+    let bold = |offset: u64, length: u64| {
+        let entity = json!({ "type": "bold", "offset": offset, "length": length });
+        read(&message(&json!({ "text": "a\u{1F600}b", "entities": [entity] }))).extra
+    };
+    for (offset, length, text) in [(0, 1, "a"), (1, 2, "\u{1F600}"), (3, 1, "b"), (0, 4, "a\u{1F600}b")] {
+        assert_eq!(bold(offset, length)["entities"][0]["text"], text);
+    }
+    for (offset, length) in [(2, 1), (1, 1), (0, 5), (4, 1), (9, 1), (0, 0), (u64::MAX, 2)] {
+        assert_eq!(bold(offset, length), Value::Null, "{offset} {length}");
+    }
+}
+
 #[test]
 fn a_reaction_is_what_was_added() {
     let reacted = |old: Value, new: Value| {
