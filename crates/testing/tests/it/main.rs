@@ -7,3 +7,4 @@ mod lossy;
 mod provider;
 mod replicas;
 mod spawner;
+mod telegram;
