@@ -61,6 +61,7 @@ pub mod prelude {
     pub use crate::core::content::{Button, Content};
     pub use crate::core::error::SendError;
     pub use crate::core::inbound::{Inbound, InboundBody};
+    pub use crate::core::markup::{Formatted, Style};
     pub use crate::core::scope::Scope;
     pub use crate::core::store::Store;
     pub use crate::dispatch::kinds::{
@@ -80,6 +81,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../../../docs/en/first-bot.md")]
     mod first_bot {}
+    #[doc = include_str!("../../../docs/en/formatting.md")]
+    mod formatting {}
     #[doc = include_str!("../../../docs/en/durability.md")]
     mod durability {}
     #[doc = include_str!("../../../docs/en/flows.md")]

@@ -3,12 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::MessageId;
+use crate::markup::{Formatted, Span};
 
 /// One message to send.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Content {
     /// What it is.
     pub body: ContentBody,
+    /// How its text or caption is shown. A channel sees them only if it says that it takes them
+    /// ([`Markup::Spans`](crate::markup::Markup::Spans)); for the others the bot writes them out. Read them by
+    /// [`formatted`](Self::formatted).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spans: Vec<Span>,
     /// Buttons or list rows shown below it. A channel without buttons shows numbered choices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buttons: Vec<Button>,
@@ -124,6 +130,30 @@ impl Content {
         Self::from(ContentBody::Text { text: text.into() })
     }
 
+    /// With this text or, if it is media, this caption. Nothing happens if it has neither.
+    #[must_use]
+    pub fn with_text(mut self, text: impl Into<Formatted>) -> Self {
+        let (text, spans) = text.into().into_parts();
+        match &mut self.body {
+            ContentBody::Text { text: place } | ContentBody::Edit { text: place, .. } => *place = text,
+            ContentBody::Image(media)
+            | ContentBody::Audio(media)
+            | ContentBody::Video(media)
+            | ContentBody::Document(media)
+            | ContentBody::Sticker(media) => media.caption = Some(text),
+            ContentBody::Location { .. } | ContentBody::Native { .. } | ContentBody::Reaction { .. } => {
+                return self;
+            }
+        }
+        self.spans = spans;
+        self
+    }
+
+    /// The text or the caption with its formatting, in order whatever is in [`spans`](Self::spans).
+    pub fn formatted(&self) -> Formatted {
+        Formatted::new(self.readable_text(), self.spans.iter().cloned())
+    }
+
     /// With these buttons below it.
     #[must_use]
     pub fn with_buttons(mut self, buttons: impl IntoIterator<Item = Button>) -> Self {
@@ -156,7 +186,13 @@ impl Content {
 
 impl From<ContentBody> for Content {
     fn from(body: ContentBody) -> Self {
-        Self { body, buttons: Vec::new(), reply_to: None }
+        Self { body, spans: Vec::new(), buttons: Vec::new(), reply_to: None }
+    }
+}
+
+impl From<Formatted> for Content {
+    fn from(text: Formatted) -> Self {
+        Self::text("").with_text(text)
     }
 }
 

@@ -12,6 +12,7 @@ pub mod id;
 pub mod inbound;
 pub mod journal;
 pub mod kv;
+pub mod markup;
 pub mod media;
 pub mod memory;
 pub mod notice;

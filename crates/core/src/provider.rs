@@ -13,6 +13,7 @@ use crate::content::Content;
 use crate::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase, StoreError};
 use crate::id::{ChatId, EventId, MessageId, RecordId, SendKey};
 use crate::inbound::Inbound;
+use crate::markup::Markup;
 use crate::media::{MediaRef, StoredMediaRef};
 use crate::notice::Notice;
 
@@ -213,13 +214,21 @@ pub struct Capabilities {
     pub text_limit: Option<TextLimit>,
     /// The longest caption. Default `None`.
     pub caption_limit: Option<TextLimit>,
+    /// How formatting is shown. Default [`Markup::Plain`].
+    pub markup: Markup,
     /// How a send whose answer was lost can be resolved. Default [`Resolve::Never`].
     pub resolve: Resolve,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { exclusive_session: false, text_limit: None, caption_limit: None, resolve: Resolve::Never }
+        Self {
+            exclusive_session: false,
+            text_limit: None,
+            caption_limit: None,
+            markup: Markup::Plain,
+            resolve: Resolve::Never,
+        }
     }
 }
 

@@ -3,8 +3,11 @@
 //! The same text and limit give the same parts in every process and after every restart: what was journaled under the
 //! keys of the parts must be found again. A change of the rules is a new [`SPLITTER`].
 
+use std::ops::Range;
+
 use unicode_segmentation::UnicodeSegmentation;
 
+use crate::markup::Formatted;
 use crate::provider::TextLimit;
 
 /// The version of the rules below, stored with each part.
@@ -19,28 +22,65 @@ pub const SPLITTER: u32 = 1;
 /// than the whole limit is itself cut, between code points; a code point longer than the limit is a part of its own,
 /// which the channel will refuse.
 pub fn split(text: &str, limit: TextLimit) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    loop {
-        let fits = prefix_that_fits(rest, limit);
-        if fits == rest.len() {
-            break;
+    let ranges = ranges(text, |rest, _| end_of_part(rest, limit));
+    ranges.into_iter().map(|range| &text[range]).collect()
+}
+
+/// Cuts a text with its formatting. A span that is cut goes on in the next part. `measure` says how long a part becomes for
+/// the channel, with all that it adds to the text; a part that is too long whatever is cut loses its formatting.
+pub fn split_formatted(
+    formatted: &Formatted,
+    limit: TextLimit,
+    measure: impl Fn(&Formatted) -> usize,
+) -> Vec<Formatted> {
+    let text = formatted.text();
+    let fitting = |rest: &str, from: usize| {
+        let mut budget = limit;
+        loop {
+            let end = end_of_part(rest, budget);
+            let added = measure(&formatted.slice(from..from + end)).saturating_sub(limit.max);
+            match budget.max.checked_sub(added) {
+                _ if added == 0 => return Some(end),
+                None | Some(0) => return None,
+                Some(max) => budget.max = max,
+            }
         }
-        let end = best_cut(rest, fits);
-        push(&mut parts, rest[..end].trim_end());
-        rest = after_cut(rest, end);
+    };
+    let ranges = ranges(text, |rest, from| fitting(rest, from).unwrap_or_else(|| end_of_part(rest, limit)));
+    let part = |range: Range<usize>| {
+        let part = formatted.slice(range);
+        match measure(&part) > limit.max.max(limit.measure(part.text())) {
+            true => Formatted::from(part.text()),
+            false => part,
+        }
+    };
+    ranges.into_iter().map(part).collect()
+}
+
+/// The parts, if `end` says where the first one of a rest ends that begins at a place.
+fn ranges(text: &str, end: impl Fn(&str, usize) -> usize) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut from = 0;
+    while from < text.len() {
+        let rest = &text[from..];
+        let end = end(rest, from);
+        let is_last = end == rest.len();
+        let part = if is_last { rest } else { rest[..end].trim_end() };
+        if !part.trim().is_empty() {
+            parts.push(from..from + part.len());
+        }
+        from = if is_last { text.len() } else { text.len() - after_cut(rest, end).len() };
     }
-    push(&mut parts, rest);
     if parts.is_empty() {
-        parts.push(text);
+        parts.push(0..text.len());
     }
     parts
 }
 
-fn push<'a>(parts: &mut Vec<&'a str>, part: &'a str) {
-    if !part.trim().is_empty() {
-        parts.push(part);
-    }
+/// Where the first part ends: at the end of the text, if that fits.
+fn end_of_part(text: &str, limit: TextLimit) -> usize {
+    let fits = prefix_that_fits(text, limit);
+    if fits == text.len() { fits } else { best_cut(text, fits) }
 }
 
 /// The length in bytes of the longest beginning of `text` that fits and ends between two characters. 0 only for no text.

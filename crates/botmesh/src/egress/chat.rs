@@ -335,12 +335,12 @@ impl Egress {
         send: &Stored<OutboxRecord>,
     ) -> Result<bool, StoreError> {
         let (now, record) = (self.world.now(), &send.record);
-        let limit = self.world.provider.capabilities().text_limit;
-        if !is_too_long(&record.content, limit) {
+        let takes = self.world.provider.capabilities();
+        if !is_too_long(&record.content, takes.text_limit) {
             return Ok(false);
         }
         // With too many parts, the channel says itself what is wrong with it.
-        let Ok(contents) = cut(Content::clone(&record.content), limit) else { return Ok(false) };
+        let Ok(contents) = cut(Content::clone(&record.content), takes) else { return Ok(false) };
         let whole = Send {
             key: record.key.clone(),
             chat: record.chat.clone(),

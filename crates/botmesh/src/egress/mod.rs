@@ -178,7 +178,7 @@ impl Egress {
     }
 
     fn cut(&self, content: Content) -> Result<Vec<Content>, ChannelError> {
-        cut(content, self.world.provider.capabilities().text_limit)
+        cut(content, self.world.provider.capabilities())
     }
 
     fn count_journaled(&self, outcomes: &[Cas<Version>]) {
@@ -486,6 +486,7 @@ fn oversized(content: &Content, max: usize) -> Option<usize> {
     const ENVELOPE: usize = 100;
     if let ContentBody::Text { text } = &content.body
         && content.buttons.is_empty()
+        && content.spans.is_empty()
         && text.len() * MAX_GROWTH + ENVELOPE <= max
     {
         return None;

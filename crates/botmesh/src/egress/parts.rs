@@ -6,17 +6,17 @@ use crate::core::error::{ChannelError, ErrorClass, Phase, StoreError};
 use crate::core::id::SendKey;
 use crate::core::journal::{Change, OutboxRecord, Part, Send, Stored};
 use crate::core::kv::Version;
-use crate::core::provider::TextLimit;
-use crate::core::split::{SPLITTER, split};
+use crate::core::provider::{Capabilities, TextLimit};
+use crate::core::split::SPLITTER;
 use crate::core::time::Timestamp;
 use crate::world::OpenJournal;
 
 /// The most messages that one text may become.
 const MAX_PARTS: usize = 1000;
 
-/// Cuts content into what the channel takes in one message: what it answers stays with the first, the buttons go with the
-/// last.
-pub(super) fn cut(content: Content, limit: Option<TextLimit>) -> Result<Vec<Content>, ChannelError> {
+/// Cuts content into what the channel takes in one message, and writes its formatting as the channel shows it: what it
+/// answers stays with the first, the buttons go with the last.
+pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>, ChannelError> {
     if let ContentBody::Location { latitude, longitude, .. } = &content.body
         && !(latitude.is_finite() && longitude.is_finite())
     {
@@ -24,16 +24,19 @@ pub(super) fn cut(content: Content, limit: Option<TextLimit>) -> Result<Vec<Cont
         let detail = format!("there is no place at {latitude}, {longitude}");
         return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
     }
-    let (Some(limit), ContentBody::Text { text }) = (limit, &content.body) else { return Ok(vec![content]) };
-    if !is_too_long(&content, Some(limit)) {
+    let limit = takes.text_limit.filter(|_| matches!(content.body, ContentBody::Text { .. }));
+    if content.spans.is_empty() && !is_too_long(&content, limit) {
         return Ok(vec![content]);
     }
-    let texts = split(text, limit);
+    let mut texts = content.formatted().parts(takes.markup, limit);
     if texts.len() > MAX_PARTS {
         let detail = format!("the text would become {} messages, and {MAX_PARTS} is the most", texts.len());
         return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, detail));
     }
-    let mut parts: Vec<Content> = texts.into_iter().map(Content::text).collect();
+    if texts.len() == 1 {
+        return Ok(texts.into_iter().map(|text| content.clone().with_text(text)).collect());
+    }
+    let mut parts: Vec<Content> = texts.drain(..).map(Content::from).collect();
     if let Some(first) = parts.first_mut() {
         first.reply_to = content.reply_to;
     }

@@ -11,6 +11,7 @@ mod dropped;
 mod echoes;
 mod fleet;
 mod flows;
+mod formatting;
 mod guarantees;
 mod handover;
 mod handover_acks;

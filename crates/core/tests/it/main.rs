@@ -6,6 +6,7 @@ mod journal;
 mod journal_writes;
 mod leases;
 mod lives;
+mod markup;
 mod memory_kv;
 mod memory_store;
 mod split;

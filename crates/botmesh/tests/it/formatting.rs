@@ -1,0 +1,84 @@
+//! One formatted text, as each channel shows it.
+
+use botmesh::core::markup::Markup;
+use botmesh::core::provider::{Capabilities, Resolve, TextLimit, TextUnit};
+use botmesh::prelude::*;
+use botmesh_testing::MockProvider;
+
+use crate::support::{Life, Stage};
+
+fn stage(markup: Markup, max: usize) -> Stage {
+    let mut stage = Stage::new(Resolve::Never);
+    let mut capabilities = Capabilities::default();
+    capabilities.markup = markup;
+    capabilities.text_limit = Some(TextLimit { max, unit: TextUnit::Utf16 });
+    stage.channel = MockProvider::with_capabilities(capabilities);
+    stage
+}
+
+/// What the channel was sent, in parts.
+async fn sent(stage: &Stage, life: &Life, parts: usize) -> Vec<Formatted> {
+    life.say("m1", "hi", parts).await;
+    life.settled().await;
+    stage.channel.delivered().iter().map(|sent| sent.content.formatted()).collect()
+}
+
+fn menu(bot: botmesh::BotBuilder) -> botmesh::BotBuilder {
+    bot.otherwise(|c: Ctx| async move {
+        let name = Formatted::escape("*Ana*");
+        let text = Formatted::parse(&format!("Hello **{name}**, see [the menu](https://x.org)"));
+        c.reply(Content::from(text).with_buttons([Button::new("y", "Yes")])).await
+    })
+}
+
+#[tokio::test]
+async fn each_channel_gets_what_it_shows() {
+    let spans = Formatted::from("Hello ")
+        + Formatted::styled("*Ana*", Style::Bold)
+        + ", see "
+        + Formatted::styled("the menu", Style::Link { url: "https://x.org".to_owned() });
+    for (markup, expected) in [
+        (Markup::Plain, "Hello *Ana*, see the menu (https://x.org)".into()),
+        (Markup::WhatsApp, "Hello *∗Ana∗*, see the menu (https://x.org)".into()),
+        (Markup::Spans, spans),
+    ] {
+        let stage = stage(markup, 100);
+        let life = stage.start(menu);
+        assert_eq!(sent(&stage, &life, 1).await, [expected]);
+        assert_eq!(stage.channel.delivered()[0].content.buttons.len(), 1);
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_style_goes_on_in_the_next_part_and_through_a_crash() {
+    for (markup, expected) in [
+        (Markup::Spans, ["aaa bbb", "ccc ddd"].map(|part| Formatted::styled(part, Style::Bold)).to_vec()),
+        (Markup::WhatsApp, ["*aaa*", "*bbb*", "*ccc*", "*ddd*"].map(Formatted::from).to_vec()),
+    ] {
+        let stage = stage(markup, 8);
+        stage.channel.hang_next();
+        let bold = |bot: botmesh::BotBuilder| {
+            bot.otherwise(|c: Ctx| async move { c.reply(Formatted::parse("**aaa bbb ccc ddd**")).await })
+        };
+        let life = stage.start(bold);
+        assert!(life.deliver(botmesh::core::inbound::Inbound::text("m1", "ana", "hi")).await);
+        stage.channel.wait_for_hanging(1).await;
+        life.kill().await;
+        stage.channel.release();
+        let life = stage.start(bold);
+        let last = expected.last().map(Formatted::text).map(str::to_owned);
+        life.until("the last part", || stage.channel.texts_to("ana").last().cloned() == last).await;
+        let told: Vec<_> = stage.channel.delivered().iter().map(|sent| sent.content.formatted()).collect();
+        assert!(told.ends_with(&expected[1..]), "{told:?}");
+        life.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_text_without_formatting_goes_out_as_it_is() {
+    let stage = stage(Markup::WhatsApp, 100);
+    let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("*as it is* _a_").await }));
+    assert_eq!(sent(&stage, &life, 1).await, [Formatted::from("*as it is* _a_")]);
+    life.stop().await;
+}
