@@ -37,9 +37,6 @@ const REDIRECTIONS: u32 = 5;
 /// The last delay of a connection whose loss ends leases.
 const FASTEST_DELAY: u32 = 200;
 
-/// Pushes that may wait to be read. Whoever misses some asks for everything.
-const PUSHES: usize = 4096;
-
 /// How many calls wait in the driver at most; further ones fail at once.
 const QUEUE: usize = 16_384;
 
@@ -120,12 +117,13 @@ impl Client {
         })
     }
 
-    /// The same server over a connection of its own, on the runtime of the caller, which also receives pushes.
-    pub(crate) async fn with_pushes(&self, config: RedisConfig) -> Result<Self, StoreError> {
+    /// The same server over a connection of its own, on the runtime of the caller, on which so many pushes may wait to be read.
+    /// There is room for all of them from the start.
+    pub(crate) async fn for_turns(&self, config: RedisConfig, pushes: usize) -> Result<Self, StoreError> {
         let mut server = fred::clients::Client::clone(&self.fred).client_config();
         server.version = RespVersion::RESP3;
         let (connection, mut performance) = settings(&config);
-        performance.broadcast_channel_capacity = PUSHES;
+        performance.broadcast_channel_capacity = pushes;
         let fred = fred::clients::Client::new(
             server,
             Some(performance),

@@ -11,7 +11,6 @@ use futures_util::future::join;
 
 use botmesh_redis_store::fred;
 
-use crate::host;
 use crate::load::Caller;
 
 /// Two scripts of one write each, with as many keys, arguments and answers as those of a turn have.
@@ -44,20 +43,6 @@ impl Bare {
         bare.enter = bare.script(ENTER).await;
         bare.leave = bare.script(LEAVE).await;
         bare
-    }
-
-    /// A connection that a thread of its own reads and writes, as the thread of a coordinator does.
-    pub(crate) async fn connect_beside(url: &str) -> Self {
-        let (told, connected) = tokio::sync::oneshot::channel();
-        let url = url.to_owned();
-        let work = async move {
-            let bare = Self::connect(&url).await;
-            drop(told.send(bare));
-            std::future::pending::<()>().await;
-        };
-        let thread = std::thread::Builder::new().name("bare".to_owned());
-        thread.spawn(|| host::runtime().block_on(work)).unwrap();
-        connected.await.unwrap()
     }
 
     pub(crate) async fn command(&self, name: &'static str, args: Vec<Bytes>) -> Value {

@@ -1,6 +1,6 @@
 //! A turn that goes from one replica to another: from the call that gives it back to the moment at which the next replica has
-//! it. Beside it, round trips of PING over a connection that a thread of its own serves, as a coordinator's is, and over one
-//! that is served by the caller's thread; and a script that publishes to another connection: a push with nothing around it.
+//! it. Beside it, round trips of PING, and a script that publishes to another connection: a push with nothing around it. All
+//! connections are served by the callers' thread.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -39,7 +39,6 @@ struct Waiting {
     waiters: usize,
     handoffs: Vec<Samples>,
     pings: Vec<Samples>,
-    one_thread: Vec<Samples>,
 }
 
 pub(crate) fn run(plan: &Plan, report: &mut Report) {
@@ -47,24 +46,17 @@ pub(crate) fn run(plan: &Plan, report: &mut Report) {
     let mut all: Vec<_> = plan
         .waiters
         .iter()
-        .map(|waiters| Waiting {
-            waiters: *waiters,
-            handoffs: Vec::new(),
-            pings: Vec::new(),
-            one_thread: Vec::new(),
-        })
+        .map(|waiters| Waiting { waiters: *waiters, handoffs: Vec::new(), pings: Vec::new() })
         .collect();
     let mut pushes = Vec::new();
     host::runtime().block_on(async {
-        let beside = Bare::connect_beside(redis.url()).await;
         let bare = Bare::connect(redis.url()).await;
         let other = Bare::connect(redis.url()).await;
         other.client().subscribe(CHANNEL).await.unwrap();
         for waiting in &mut all {
             let replicas = join_all((0..waiting.waiters).map(|_| replica(redis.url(), LONG))).await;
             for _ in 0..plan.rounds {
-                waiting.pings.push(pings(&beside).await);
-                waiting.one_thread.push(pings(&bare).await);
+                waiting.pings.push(pings(&bare).await);
                 waiting.handoffs.push(handoffs(&replicas).await);
             }
             join_all(replicas.iter().map(|replica| replica.close())).await;
@@ -72,7 +64,6 @@ pub(crate) fn run(plan: &Plan, report: &mut Report) {
         for _ in 0..plan.rounds {
             pushes.push(bare_pushes(&bare, &other).await);
         }
-        beside.close().await;
         bare.close().await;
         other.close().await;
     });
@@ -164,29 +155,19 @@ fn at(rounds: &[Samples], share: f64) -> Spread {
 fn add(report: &mut Report, all: &[Waiting], pushes: &[Samples]) {
     let title = format!(
         "A turn changes hands between replicas: from the call that gives it back until another replica has it, in\n\
-         microseconds, beside PING round trips of the same driver, over a connection on a thread of its own as the coordinator's\n\
-         is and (one thread) on the caller's, and beside a bare push on one thread ({} µs at the median).",
+         microseconds, beside PING round trips of the same driver, and beside a bare push ({} µs at the median). All are served by\n\
+         the callers' one thread.",
         at(pushes, 0.5).text(1.0, 0),
     );
-    let heads = [
-        "wait",
-        "p50 µs",
-        "p99 µs",
-        "ping p50 µs",
-        "ping p99 µs",
-        "p50 in pings",
-        "ping p50 µs, one thread",
-        "p50 in these",
-        "p50 in bare pushes",
-    ];
+    let heads =
+        ["wait", "p50 µs", "p99 µs", "ping p50 µs", "ping p99 µs", "p50 in pings", "p50 in bare pushes"];
     let mut table = Table::new(&title, heads);
     let mut figures = Vec::new();
     let medians = |rounds: &[Samples]| -> Vec<f64> {
         rounds.iter().map(|samples| stats::percentile(samples, 0.5)).collect()
     };
-    for Waiting { waiters, handoffs, pings, one_thread } in all {
+    for Waiting { waiters, handoffs, pings } in all {
         let trips = Spread::ratio(&medians(handoffs), &medians(pings));
-        let strict = Spread::ratio(&medians(handoffs), &medians(one_thread));
         let bare = Spread::ratio(&medians(handoffs), &medians(pushes));
         table.row([
             waiters.to_string(),
@@ -195,8 +176,6 @@ fn add(report: &mut Report, all: &[Waiting], pushes: &[Samples]) {
             at(pings, 0.5).text(1.0, 0),
             at(pings, 0.99).text(1.0, 0),
             trips.text(1.0, 2),
-            at(one_thread, 0.5).text(1.0, 0),
-            strict.text(1.0, 2),
             bare.text(1.0, 2),
         ]);
         figures.push(json!({
@@ -206,8 +185,6 @@ fn add(report: &mut Report, all: &[Waiting], pushes: &[Samples]) {
             "ping_p50_us": at(pings, 0.5).json(),
             "ping_p99_us": at(pings, 0.99).json(),
             "p50_in_round_trips": trips.json(),
-            "ping_on_one_thread_p50_us": at(one_thread, 0.5).json(),
-            "p50_in_round_trips_on_one_thread": strict.json(),
             "p50_in_bare_pushes": bare.json(),
         }));
         let what = format!("hand-off, {waiters} wait, p50 in round trips of PING");

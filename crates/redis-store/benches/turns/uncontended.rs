@@ -1,5 +1,5 @@
-//! Turns that nobody else wants, beside two bare script calls a message over one connection of the same driver: one that a thread
-//! of its own serves, as a coordinator's is, and one that is served by the thread of the callers.
+//! Turns that nobody else wants, beside two bare script calls a message over one connection of the same driver. The thread of the
+//! callers serves both.
 
 use botmesh_test_servers::{Options, Redis};
 use serde_json::json;
@@ -28,7 +28,6 @@ struct Compared {
     callers: usize,
     turns: Vec<(Measured, Served)>,
     bare: Vec<(Measured, Served)>,
-    one_thread: Vec<(Measured, Served)>,
 }
 
 impl Compared {
@@ -40,8 +39,8 @@ impl Compared {
         rounds.iter().map(|(measured, _)| measured.rate).collect()
     }
 
-    fn ratio(&self, bare: &[(Measured, Served)]) -> Spread {
-        Spread::ratio(&Self::rates(&self.turns), &Self::rates(bare))
+    fn ratio(&self) -> Spread {
+        Spread::ratio(&Self::rates(&self.turns), &Self::rates(&self.bare))
     }
 }
 
@@ -51,30 +50,21 @@ pub(crate) fn run(plan: &Plan, report: &mut Report) {
     let mut all: Vec<_> = plan
         .callers
         .iter()
-        .map(|callers| Compared {
-            callers: *callers,
-            turns: Vec::new(),
-            bare: Vec::new(),
-            one_thread: Vec::new(),
-        })
+        .map(|callers| Compared { callers: *callers, turns: Vec::new(), bare: Vec::new() })
         .collect();
     runtime.block_on(async {
         let coordinator = replica(redis.url(), LONG).await;
-        let bare = Bare::connect_beside(redis.url()).await;
-        let one_thread = Bare::connect(redis.url()).await;
+        let bare = Bare::connect(redis.url()).await;
         for _ in 0..plan.rounds {
             for compared in &mut all {
                 let chats = Chats { first: 0, count: compared.callers as u64 * 64 };
-                let scripts = |bare| (0..compared.callers).map(|_| Scripts::new(bare)).collect();
-                compared.bare.push(served(&redis, round(scripts(&bare), chats, plan.round)).await);
-                let one = round(scripts(&one_thread), chats, plan.round);
-                compared.one_thread.push(served(&redis, one).await);
+                let scripts = (0..compared.callers).map(|_| Scripts::new(&bare)).collect();
+                compared.bare.push(served(&redis, round(scripts, chats, plan.round)).await);
                 let turns = vec![Turns(coordinator.clone()); compared.callers];
                 compared.turns.push(served(&redis, round(turns, chats, plan.round)).await);
             }
         }
         bare.close().await;
-        one_thread.close().await;
         botmesh_core::coordinator::Coordinator::close(&coordinator).await;
     });
     add(plan, report, &all);
@@ -96,7 +86,7 @@ async fn served(redis: &Redis, round: impl Future<Output = Measured>) -> (Measur
 fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
     let title = format!(
         "Uncontended turns beside two bare script calls (one write each, the same arguments) over one connection of the\n\
-         same driver: (bare) on a thread of its own, as the coordinator's is, (one thread) on that of the callers.\n\
+         same driver. Both are served by the one thread of the callers.\n\
          Medians of {} rounds of {:.1} s, with the extremes. Client: all its threads; server: in scripts.",
         plan.rounds,
         plan.round.as_secs_f64(),
@@ -106,8 +96,6 @@ fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
         "turns / s",
         "bare / s",
         "to bare, %",
-        "one thread / s",
-        "to one thread, %",
         "scripts a turn",
         "pushes a turn",
         "client µs a turn",
@@ -118,7 +106,7 @@ fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
     let mut table = Table::new(&title, heads);
     let mut figures = Vec::new();
     for compared in all {
-        let Compared { callers, turns, bare, one_thread } = compared;
+        let Compared { callers, turns, bare } = compared;
         let rate = |rounds| Compared::spread(rounds, |(measured, _)| measured.rate);
         let cpu = |rounds| Compared::spread(rounds, |(measured, _)| measured.cpu);
         let micros = |rounds| Compared::spread(rounds, |(_, served)| served.micros);
@@ -128,9 +116,7 @@ fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
             callers.to_string(),
             rate(turns).text(1.0, 0),
             rate(bare).text(1.0, 0),
-            compared.ratio(bare).text(100.0, 0),
-            rate(one_thread).text(1.0, 0),
-            compared.ratio(one_thread).text(100.0, 0),
+            compared.ratio().text(100.0, 0),
             format!("{:.3}", scripts.median),
             format!("{:.3}", pushes.median),
             format!("{:.1}", cpu(turns).median),
@@ -142,9 +128,7 @@ fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
             "callers": callers,
             "turns_per_second": rate(turns).json(),
             "bare_per_second": rate(bare).json(),
-            "rate_to_bare": compared.ratio(bare).json(),
-            "one_thread_per_second": rate(one_thread).json(),
-            "rate_to_one_thread": compared.ratio(one_thread).json(),
+            "rate_to_bare": compared.ratio().json(),
             "scripts_per_turn": scripts.json(),
             "pushes_per_turn": pushes.json(),
             "client_us_per_turn": cpu(turns).json(),
@@ -161,7 +145,7 @@ fn add(plan: &Plan, report: &mut Report, all: &[Compared]) {
 
 fn add_aims(report: &mut Report, compared: &Compared, scripts: f64, pushes: f64) {
     let callers = compared.callers;
-    let ratio = compared.ratio(&compared.bare).median;
+    let ratio = compared.ratio().median;
     let what = format!("rate of turns, {callers} at once, to the bare rate");
     report.aim(&what, "≥ 60 %", format!("{:.0} %", 100.0 * ratio), ratio >= AIM);
     let exact = (scripts - 2.0).abs() < 0.005 && pushes < 0.005;
@@ -179,7 +163,6 @@ fn add_chart(report: &mut Report, all: &[Compared]) {
         curves: vec![
             ("turns".to_owned(), medians(|one| &one.turns)),
             ("two bare script calls".to_owned(), medians(|one| &one.bare)),
-            ("the same on one thread".to_owned(), medians(|one| &one.one_thread)),
         ],
     });
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 use super::bucket::Bucket;
 use super::session::Session;
 
-/// What the thread is to do.
+/// What is to be done besides the calls.
 pub(super) enum Job {
     /// Give a ticket back, until the server has taken it.
     Leave { session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving },
@@ -59,7 +59,7 @@ impl Lane {
         Fence(self.largest.load(Ordering::Acquire))
     }
 
-    /// For the thread. When it has ended nobody is left who does it.
+    /// For whoever serves the lane. When that has ended nobody is left who does it.
     pub(super) fn job(&self, job: Job) {
         drop(self.jobs.send(job));
     }

@@ -13,6 +13,7 @@ mod lane;
 #[cfg(test)]
 mod oracle_tests;
 mod rules;
+mod serve;
 mod session;
 mod shared;
 mod start;
@@ -65,7 +66,8 @@ const RETRY: Duration = Duration::from_millis(50);
 ///   than before.
 /// - The calls of one key are served in the order in which they were made.
 ///
-/// It must be used within a Tokio runtime. When the last clone and the last of its tickets and turns are dropped, the
+/// It must be started within a Tokio runtime, which then serves its calls: the coordinator ends with that runtime, and its turns
+/// with it. When the last clone and the last of its tickets and turns are dropped, the
 /// session ends as by [`close`](Coordinator::close), but nobody waits for it.
 #[derive(Clone)]
 pub struct RedisCoordinator {
@@ -410,6 +412,7 @@ impl Coordinator for RedisCoordinator {
         let shared = &self.inner.shared;
         shared.finish(LeaseLostReason::Released);
         shared.stopped.cancelled().await;
+        shared.served.cancelled().await;
     }
 }
 

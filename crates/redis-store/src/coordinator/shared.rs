@@ -1,4 +1,4 @@
-//! What the handles of a coordinator share with its thread.
+//! What the handles of a coordinator share with its thread and with what serves their calls.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub(super) crashed: AtomicBool,
     /// Cancelled when the thread has told the server.
     pub(super) stopped: CancellationToken,
+    /// Cancelled when nobody serves the calls any more.
+    pub(super) served: CancellationToken,
     lanes: Vec<Slot>,
     generations: AtomicU64,
     /// Tells that pushes may not arrive.
@@ -67,6 +69,7 @@ impl Shared {
             stop: CancellationToken::new(),
             crashed: AtomicBool::new(false),
             stopped: CancellationToken::new(),
+            served: CancellationToken::new(),
             lanes: lanes.into_iter().map(|lane| (lane, Mutex::default())).collect(),
             generations: AtomicU64::new(0),
             unheard: Notify::new(),

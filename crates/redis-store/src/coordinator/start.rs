@@ -1,4 +1,4 @@
-//! How a coordinator begins: its thread, its connections, and whether the server can serve.
+//! How a coordinator begins: its connections, its thread, and whether the server can serve.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -14,8 +14,9 @@ use super::bucket::{Bucket, HASH, ON_A_CLUSTER, wake};
 use super::config::RedisCoordinatorConfig;
 use super::lane::{Job, Lane};
 use super::shared::{Begun, Shared};
-use super::thread;
 use super::wire::Wire;
+use super::{serve, thread};
+use crate::RedisConfig;
 use crate::client::Client;
 use crate::error::{Access, BACKEND, answered};
 use crate::keys;
@@ -30,29 +31,34 @@ const SAMPLES: usize = 5;
 /// A lease is at least so many round trips.
 const TRIPS: u32 = 12;
 
+/// Pushes that may wait to be read. Whoever misses some asks for everything.
+const PUSHES: usize = 4096;
+
 type Jobs = Vec<mpsc::UnboundedReceiver<Job>>;
 
-/// Starts the thread. Returns when it has a session.
+/// Starts the thread, and what serves the calls. Returns when there is a session.
 pub(super) async fn start(
     client: Arc<Client>,
     config: RedisCoordinatorConfig,
     incarnation: String,
 ) -> Result<Arc<Shared>, StoreError> {
     config.validate().map_err(misuse)?;
+    let (shared, jobs) = prepare(&client, config, incarnation).await?;
+    let (served, serving) = (Served(Arc::clone(&shared)), serve::run(Arc::clone(&shared), jobs));
     let (told, started) = oneshot::channel();
+    let stopping = Stopping(Arc::clone(&shared));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let spawned = runtime.and_then(|runtime| {
         Builder::new().name("bot-turns".to_owned()).spawn(move || {
             runtime.block_on(async move {
-                match prepare(&client, config, incarnation).await {
-                    Ok((shared, beats, jobs)) => {
-                        drop(client);
-                        let stopping = Stopping(Arc::clone(&shared));
-                        if told.send(Ok(Arc::clone(&shared))).is_err() {
-                            shared.stop.cancel();
+                let opened = open_first(&client, &stopping.0).await;
+                drop(client);
+                match opened {
+                    Ok(beats) => {
+                        if told.send(Ok(())).is_err() {
+                            stopping.0.stop.cancel();
                         }
-                        thread::run(shared, beats, jobs).await;
-                        drop(stopping);
+                        thread::run(Arc::clone(&stopping.0), beats).await;
                     }
                     Err(error) => drop(told.send(Err(error))),
                 }
@@ -61,7 +67,20 @@ pub(super) async fn start(
     });
     let failed = |what: &str| StoreError::new(StoreErrorKind::Unavailable, BACKEND, "turns", what);
     spawned.map_err(|error| failed("the thread for the turns cannot be started").with_source(error))?;
-    started.await.map_err(|_| failed("the thread for the turns ended"))?
+    started.await.map_err(|_| failed("the thread for the turns ended"))??;
+    beside_the_connection(async move {
+        serving.await;
+        drop(served);
+    });
+    Ok(shared)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it belongs to a connection, whose task the driver starts in the same way"
+)]
+fn beside_the_connection(task: impl Future<Output = ()> + Send + 'static) {
+    drop(tokio::spawn(task));
 }
 
 /// When the thread ends, however it does, nobody waits for it and nobody trusts it.
@@ -74,30 +93,41 @@ impl Drop for Stopping {
     }
 }
 
+/// So it is when the calls are not served any more, as when their runtime ends.
+struct Served(Arc<Shared>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.finish(LeaseLostReason::CoordinatorLost);
+        self.0.served.cancel();
+    }
+}
+
 fn misuse(error: ConfigError) -> StoreError {
     StoreError::new(StoreErrorKind::Misuse, BACKEND, "turns", "the configuration cannot work")
         .with_source(error)
+}
+
+/// How long a command may take that must not last for a lease.
+fn connection(client: &Client, config: &RedisCoordinatorConfig) -> RedisConfig {
+    let timeout = config.command_timeout();
+    let connection = client.config().clone();
+    let connect_timeout = connection.connect_timeout.min(timeout * 2);
+    connection.with_command_timeout(timeout).with_connect_timeout(connect_timeout)
 }
 
 async fn prepare(
     client: &Client,
     config: RedisCoordinatorConfig,
     incarnation: String,
-) -> Result<(Arc<Shared>, Wire, Jobs), StoreError> {
+) -> Result<(Arc<Shared>, Jobs), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let timeout = config.command_timeout();
-    let connection = client.config().clone();
-    let connect_timeout = connection.connect_timeout.min(timeout * 2);
-    let connection = connection.with_command_timeout(timeout).with_connect_timeout(connect_timeout);
+    let connection = connection(client, &config);
     let prefix = connection.prefix.clone();
     let buckets = if client.is_clustered() { ON_A_CLUSTER } else { 1 };
-    let open = async |connection| {
-        let client = client.with_pushes(connection).await?;
-        #[cfg(feature = "mutations")]
-        let client = client.with_altered(config.altered);
-        Ok::<_, StoreError>(client)
-    };
-    let commands = open(connection.clone()).await?;
+    let commands = client.for_turns(connection, PUSHES).await?;
+    #[cfg(feature = "mutations")]
+    let commands = commands.with_altered(config.altered);
     permissions(&commands, &prefix).await?;
     layout(&commands, buckets).await?;
     let round_trip = round_trip(&commands, &*clock).await?;
@@ -111,7 +141,6 @@ async fn prepare(
             format!("set at least {TRIPS} times as long"),
         )));
     }
-    let beats = Wire::new(open(connection).await?, Arc::clone(&clock));
     let wire = Wire::new(commands, Arc::clone(&clock));
     // Before the first ticket, so that no push is missed.
     hear(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
@@ -122,14 +151,22 @@ async fn prepare(
             (Arc::new(Lane::new(number, Bucket::new(&prefix, number), config.floor, jobs)), todo)
         })
         .unzip();
-    let shared = Arc::new(Shared::new(config, clock, wire, begun, lanes));
+    Ok((Arc::new(Shared::new(config, clock, wire, begun, lanes)), todo))
+}
+
+/// Connects for the heartbeats, and opens the session that there always is.
+async fn open_first(client: &Client, shared: &Arc<Shared>) -> Result<Wire, StoreError> {
+    let beats = client.for_turns(connection(client, &shared.config), 16).await?;
+    #[cfg(feature = "mutations")]
+    let beats = beats.with_altered(shared.config.altered);
+    let beats = Wire::new(beats, Arc::clone(&shared.clock));
     if let Some(first) = shared.lanes().next()
         && shared.open(&beats, first).await.map_err(|error| too_old(client, error))?.is_none()
     {
         let what = format!("{}: it did not open a session; try again", client.place());
         return Err(StoreError::new(StoreErrorKind::Unavailable, BACKEND, "turns", what));
     }
-    Ok((shared, beats, todo))
+    Ok(beats)
 }
 
 /// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.

@@ -1,64 +1,51 @@
-//! The thread of a coordinator: heartbeats on one connection, and on the other one pushes, polls and what is given back.
-//! No handler of the bot can delay it.
+//! The thread of a coordinator, with a connection of its own: heartbeats, sessions, and the last word to the server. No handler
+//! of the bot can delay it.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Beat, Leaving, Liveness};
+use botmesh_core::coordinator::machine::{Beat, Liveness};
 use botmesh_core::entropy::{Entropy, OsEntropy};
-use botmesh_core::error::{LeaseLostReason, StoreError, StoreErrorKind};
-use fred::types::ClusterStateChange;
-use futures_util::StreamExt;
+use botmesh_core::error::LeaseLostReason;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
 
-use super::bucket::wake;
-use super::lane::{Job, Lane};
-use super::rules::keeps;
-use super::session::{Grant, Session, until_poll};
+use super::lane::Lane;
+use super::serve::hear_all;
+use super::session::Session;
 use super::shared::Shared;
-use super::start::hear;
-use super::wire::{Push, Wire};
+use super::wire::Wire;
 
 /// Delays between attempts: the first, doubled each time up to the last.
-const FIRST_DELAY: Duration = Duration::from_millis(20);
-const LAST_DELAY: Duration = Duration::from_millis(500);
+pub(super) const FIRST_DELAY: Duration = Duration::from_millis(20);
+pub(super) const LAST_DELAY: Duration = Duration::from_millis(500);
 
 /// Requests of one kind that are under way at once at most.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
-fn next_delay(delay: Duration) -> Duration {
+pub(super) fn next_delay(delay: Duration) -> Duration {
     (delay * 2).min(LAST_DELAY)
 }
 
 /// Works until the coordinator is closed or dropped, and tells the server of it.
-pub(super) async fn run(shared: Arc<Shared>, beats: Wire, jobs: Vec<mpsc::UnboundedReceiver<Job>>) {
-    let lanes = shared.lanes().zip(jobs).map(|(lane, jobs)| {
-        let (shared, beats) = (&shared, &beats);
-        async move {
-            tokio::join!(watch(shared, beats, lane), work(shared, lane, jobs));
-        }
-    });
+pub(super) async fn run(shared: Arc<Shared>, beats: Wire) {
+    let mut reconnects = beats.client.reconnects();
+    let watches = shared.lanes().map(|lane| watch(&shared, &beats, lane));
     tokio::select! {
         // First, so that no other session is opened.
         biased;
         () = shared.stop.cancelled() => {}
-        _ = join_all(lanes) => {}
-        () = listen(&shared, &beats) => {}
+        _ = join_all(watches) => {}
+        () = async { while !matches!(reconnects.recv().await, Err(RecvError::Closed)) { shared.doubt_all() } } => {}
     }
     let crashed = shared.crashed.load(Ordering::SeqCst);
     shared.finish(if crashed { LeaseLostReason::Expired } else { LeaseLostReason::Released });
     if !crashed {
         let last = shared.sessions();
-        join_all(last.iter().map(|session| end(&shared, session))).await;
+        join_all(last.iter().map(|session| end(&shared, &beats, session))).await;
     }
     drop(beats.client.close().await);
-    drop(shared.wire.client.close().await);
 }
 
 /// Prolongs the lease of a lane, and ends its session when it cannot, or when nobody has used it for long.
@@ -90,7 +77,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         }
         let sent = shared.look(&session);
         if lane.number != 0 && session.retire(sent, idle_time(shared)) {
-            end(shared, &session).await;
+            end(shared, beats, &session).await;
             continue;
         }
         let left = session.valid_until().saturating_sub(sent);
@@ -168,192 +155,15 @@ async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     }
 }
 
-type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-
-/// Receives what the server pushes, and sees whether it can.
-async fn listen(shared: &Arc<Shared>, beats: &Wire) {
-    let client = &shared.wire.client;
-    let mut pushes = client.pushes();
-    let (mut reconnects, mut other, mut changes) =
-        (client.reconnects(), beats.client.reconnects(), client.changes());
-    let mut subscribing: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            push = pushes.recv() => match push {
-                Ok(push) => {
-                    if let Some(push) = push.value.as_str().as_deref().and_then(Push::parse) {
-                        shared.pushed(push);
-                    }
-                }
-                Err(RecvError::Lagged(_)) => shared.doubt_all(),
-                Err(RecvError::Closed) => return,
-            },
-            Ok(_) = reconnects.recv() => {
-                shared.doubt_all();
-                subscribing.clear();
-                subscribing.push(Box::pin(subscribe(shared)));
-            }
-            Ok(_) = other.recv() => shared.doubt_all(),
-            Ok(changes) = changes.recv() => {
-                if changes.iter().any(|change| matches!(change, ClusterStateChange::Remove(_))) {
-                    subscribing.clear();
-                    subscribing.push(Box::pin(subscribe(shared)));
-                }
-            }
-            () = shared.unheard.notified() => {
-                subscribing.clear();
-                subscribing.push(Box::pin(subscribe(shared)));
-            }
-            Some(()) = subscribing.next(), if !subscribing.is_empty() => {}
-        }
-    }
-}
-
-/// To the pushes for all sessions that this replica has or is about to have, and hears one of each.
-async fn hear_all(shared: &Shared) -> Result<(), StoreError> {
-    let client = &shared.wire.client;
-    for incarnation in shared.incarnations() {
-        hear(client, &wake(&client.config().prefix, &incarnation), &*shared.clock).await?;
-    }
-    Ok(())
-}
-
-/// Subscribes until pushes arrive. As long as they do not, waiting tickets ask by themselves, later than they could know.
-async fn subscribe(shared: &Arc<Shared>) {
-    let mut delay = FIRST_DELAY;
-    while let Err(error) = hear_all(shared).await {
-        // What cannot be reached is not heard either; that is told by others.
-        if error.kind() == StoreErrorKind::Denied && shared.trouble().is_none() {
-            tracing::warn!(%error, "turns are not pushed to this replica, which has to ask for them");
-            shared.set_trouble(Some(error));
-        }
-        shared.clock.sleep(delay).await;
-        delay = next_delay(delay);
-    }
-    shared.set_trouble(None);
-    // What was pushed before may be lost.
-    shared.doubt_all();
-}
-
-/// Asks for what may have been missed in a lane, and gives back what was dropped.
-async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let mut calls: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
-    let never = Duration::from_secs(3600);
-    loop {
-        let session = shared.session(lane);
-        let now = shared.clock.monotonic();
-        let next = session.as_ref().and_then(|session| session.next_poll());
-        let wake = next.map_or(never, |at| at.saturating_sub(now));
-        tokio::select! {
-            Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
-                Job::Leave { session, key, seq, leaving } => {
-                    Box::pin(leave(shared, session, key, seq, leaving))
-                }
-                Job::Ask(session) => Box::pin(confirm(shared, session)),
-                Job::End(session) => Box::pin(async move {
-                    // Others go on as soon as the server knows. What was checked right before must have arrived.
-                    shared.clock.sleep(shared.margin).await;
-                    end(shared, &session).await;
-                }),
-            }),
-            Some(()) = calls.next(), if !calls.is_empty() => {}
-            () = lane.sooner.notified() => {}
-            () = lane.opened.notified() => {}
-            () = shared.clock.sleep(wake) => {
-                let Some(session) = session else { continue };
-                for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
-                    let session = Arc::clone(&session);
-                    if keeps!(shared.config, Polls) {
-                        calls.push(Box::pin(async move {
-                            ask(shared, &session, &key, seq).await;
-                        }));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Whether the ticket stands as this replica believes.
-async fn ask(shared: &Arc<Shared>, session: &Arc<Session>, key: &Arc<str>, seq: u64) -> bool {
-    let as_believed = match shared.wire.poll(&session.lane.bucket, key, &session.id, seq).await {
-        Ok(answer) => shared.polled(session, seq, answer),
-        // Soon again: what it asks for may have happened while nothing was heard.
-        Err(_) => {
-            session.ask_at(seq, shared.clock.monotonic() + until_poll(Some(LAST_DELAY), shared.config.lease));
-            false
-        }
-    };
-    session.lane.sooner.notify_one();
-    as_believed
-}
-
-/// Clears up the doubts of a session.
-async fn confirm(shared: &Arc<Shared>, session: Arc<Session>) {
-    while let Some(doubts) = session.take_doubts() {
-        ask_all(shared, &session).await;
-        session.clear(doubts);
-    }
-}
-
-/// Asks for every ticket of a session, those that hold too, until each stands as this replica believes.
-async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
-    let mut left = session.entered();
-    let mut delay = FIRST_DELAY;
-    while session.end().is_none() {
-        let mut failed = Vec::new();
-        for part in left.chunks(AT_ONCE) {
-            let asks = part.iter().map(|(seq, key)| ask(shared, session, key, *seq));
-            let answers = join_all(asks).await;
-            failed
-                .extend(part.iter().zip(answers).filter(|(_, good)| !good).map(|(ticket, _)| ticket.clone()));
-        }
-        if failed.is_empty() {
-            return;
-        }
-        left = failed;
-        shared.clock.sleep(delay).await;
-        delay = next_delay(delay);
-    }
-}
-
-/// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
-async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
-    let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
-    loop {
-        match shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await {
-            Ok(answer) => {
-                session.left(seq);
-                if session.end().is_none()
-                    && shared.is_of(&session, &answer)
-                    && let Some(next) = answer.what.1
-                {
-                    session.lane.saw(next.fence);
-                    if !session.grant(next.seq, Grant { previous: next.previous }) {
-                        let lane = Arc::clone(&session.lane);
-                        lane.job(Job::Leave { session, key, seq: next.seq, leaving: Leaving::Unused });
-                    }
-                }
-                return;
-            }
-            Err(_) if session.end().is_some() => return,
-            Err(_) => {
-                shared.clock.sleep(delay).await;
-                delay = next_delay(delay);
-            }
-        }
-    }
-}
-
 /// Tells the server of the end of a session, if it hears it, so that nobody waits for its lease.
-async fn end(shared: &Arc<Shared>, session: &Session) {
-    if shared.wire.close(&session.lane.bucket, &session.id, session.ending()).await.is_err() {
+pub(super) async fn end(shared: &Shared, wire: &Wire, session: &Session) {
+    if wire.close(&session.lane.bucket, &session.id, session.ending()).await.is_err() {
         return;
     }
     for part in session.leaving().chunks(AT_ONCE) {
         let leaves = part.iter().map(|(seq, key, leaving)| async move {
             let (bucket, idle_ttl) = (&session.lane.bucket, shared.config.idle_ttl);
-            if shared.wire.leave(bucket, key, &session.id, *seq, *leaving, idle_ttl).await.is_ok() {
+            if wire.leave(bucket, key, &session.id, *seq, *leaving, idle_ttl).await.is_ok() {
                 session.left(*seq);
             }
         });

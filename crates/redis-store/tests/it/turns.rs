@@ -396,6 +396,23 @@ async fn a_coordinator_ends_with_its_last_turn() {
     .await;
 }
 
+#[test]
+fn a_coordinator_ends_with_the_runtime_that_serves_it() {
+    let redis = server();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let config = || short().with_lease(Duration::from_secs(600));
+    let (its, other) = (runtime(), runtime());
+    let (a, b) =
+        (its.block_on(replica_at(redis.url(), config())), other.block_on(replica_at(redis.url(), config())));
+    let held = its.block_on(take(&a, "ana"));
+    let mut next = other.block_on(enter(&b, "ana"));
+    drop(its);
+    other.block_on(soon("the turn", next.granted())).unwrap();
+    assert_eq!(held.check().unwrap_err().reason, LeaseLostReason::CoordinatorLost);
+    assert_eq!(other.block_on(a.enter("bea")).unwrap_err().reason, Reason::Down);
+    other.block_on(a.close());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_released_and_prolonged_by_its_token_alone() {
     let redis = server();

@@ -1,0 +1,225 @@
+//! What a coordinator does over the connection of its calls, on the runtime that it was started in: pushes, polls and what is
+//! given back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use botmesh_core::coordinator::machine::Leaving;
+use botmesh_core::error::{StoreError, StoreErrorKind};
+use fred::types::config::Server;
+use fred::types::{ClusterStateChange, Message};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+
+use super::bucket::wake;
+use super::lane::{Job, Lane};
+use super::rules::keeps;
+use super::session::{Grant, Session, until_poll};
+use super::shared::Shared;
+use super::start::hear;
+use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, end, next_delay};
+use super::wire::Push;
+
+/// Works until the coordinator is closed or dropped. It hears from now on, not from when it is polled first.
+pub(super) fn run(
+    shared: Arc<Shared>,
+    jobs: Vec<mpsc::UnboundedReceiver<Job>>,
+) -> impl Future<Output = ()> + Send {
+    let client = &shared.wire.client;
+    let heard = Heard { pushes: client.pushes(), reconnects: client.reconnects(), changes: client.changes() };
+    async move {
+        let lanes = shared.lanes().zip(jobs).map(|(lane, jobs)| work(&shared, lane, jobs));
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => {}
+            () = listen(&shared, heard) => {}
+            _ = join_all(lanes) => {}
+        }
+        drop(shared.wire.client.close().await);
+    }
+}
+
+/// What a connection tells.
+struct Heard {
+    pushes: broadcast::Receiver<Message>,
+    reconnects: broadcast::Receiver<Server>,
+    changes: broadcast::Receiver<Vec<ClusterStateChange>>,
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Receives what the server pushes, and sees whether it can.
+async fn listen(shared: &Arc<Shared>, heard: Heard) {
+    let Heard { mut pushes, mut reconnects, mut changes } = heard;
+    let mut subscribing: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            push = pushes.recv() => match push {
+                Ok(push) => {
+                    if let Some(push) = push.value.as_str().as_deref().and_then(Push::parse) {
+                        shared.pushed(push);
+                    }
+                }
+                Err(RecvError::Lagged(_)) => shared.doubt_all(),
+                Err(RecvError::Closed) => return,
+            },
+            Ok(_) = reconnects.recv() => {
+                shared.doubt_all();
+                subscribing.clear();
+                subscribing.push(Box::pin(subscribe(shared)));
+            }
+            Ok(changes) = changes.recv() => {
+                if changes.iter().any(|change| matches!(change, ClusterStateChange::Remove(_))) {
+                    subscribing.clear();
+                    subscribing.push(Box::pin(subscribe(shared)));
+                }
+            }
+            () = shared.unheard.notified() => {
+                subscribing.clear();
+                subscribing.push(Box::pin(subscribe(shared)));
+            }
+            Some(()) = subscribing.next(), if !subscribing.is_empty() => {}
+        }
+    }
+}
+
+/// To the pushes for all sessions that this replica has or is about to have, and hears one of each.
+pub(super) async fn hear_all(shared: &Shared) -> Result<(), StoreError> {
+    let client = &shared.wire.client;
+    for incarnation in shared.incarnations() {
+        hear(client, &wake(&client.config().prefix, &incarnation), &*shared.clock).await?;
+    }
+    Ok(())
+}
+
+/// Subscribes until pushes arrive. As long as they do not, waiting tickets ask by themselves, later than they could know.
+async fn subscribe(shared: &Arc<Shared>) {
+    let mut delay = FIRST_DELAY;
+    while let Err(error) = hear_all(shared).await {
+        // What cannot be reached is not heard either; that is told by others.
+        if error.kind() == StoreErrorKind::Denied && shared.trouble().is_none() {
+            tracing::warn!(%error, "turns are not pushed to this replica, which has to ask for them");
+            shared.set_trouble(Some(error));
+        }
+        shared.clock.sleep(delay).await;
+        delay = next_delay(delay);
+    }
+    shared.set_trouble(None);
+    // What was pushed before may be lost.
+    shared.doubt_all();
+}
+
+/// Asks for what may have been missed in a lane, and gives back what was dropped.
+async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut calls: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
+    let never = Duration::from_secs(3600);
+    loop {
+        let session = shared.session(lane);
+        let now = shared.clock.monotonic();
+        let next = session.as_ref().and_then(|session| session.next_poll());
+        let wake = next.map_or(never, |at| at.saturating_sub(now));
+        tokio::select! {
+            Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
+                Job::Leave { session, key, seq, leaving } => {
+                    Box::pin(leave(shared, session, key, seq, leaving))
+                }
+                Job::Ask(session) => Box::pin(confirm(shared, session)),
+                Job::End(session) => Box::pin(async move {
+                    // Others go on as soon as the server knows. What was checked right before must have arrived.
+                    shared.clock.sleep(shared.margin).await;
+                    end(shared, &shared.wire, &session).await;
+                }),
+            }),
+            Some(()) = calls.next(), if !calls.is_empty() => {}
+            () = lane.sooner.notified() => {}
+            () = lane.opened.notified() => {}
+            () = shared.clock.sleep(wake) => {
+                let Some(session) = session else { continue };
+                for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
+                    let session = Arc::clone(&session);
+                    if keeps!(shared.config, Polls) {
+                        calls.push(Box::pin(async move {
+                            ask(shared, &session, &key, seq).await;
+                        }));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether the ticket stands as this replica believes.
+async fn ask(shared: &Arc<Shared>, session: &Arc<Session>, key: &Arc<str>, seq: u64) -> bool {
+    let as_believed = match shared.wire.poll(&session.lane.bucket, key, &session.id, seq).await {
+        Ok(answer) => shared.polled(session, seq, answer),
+        // Soon again: what it asks for may have happened while nothing was heard.
+        Err(_) => {
+            session.ask_at(seq, shared.clock.monotonic() + until_poll(Some(LAST_DELAY), shared.config.lease));
+            false
+        }
+    };
+    session.lane.sooner.notify_one();
+    as_believed
+}
+
+/// Clears up the doubts of a session.
+async fn confirm(shared: &Arc<Shared>, session: Arc<Session>) {
+    while let Some(doubts) = session.take_doubts() {
+        ask_all(shared, &session).await;
+        session.clear(doubts);
+    }
+}
+
+/// Asks for every ticket of a session, those that hold too, until each stands as this replica believes.
+async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
+    let mut left = session.entered();
+    let mut delay = FIRST_DELAY;
+    while session.end().is_none() {
+        let mut failed = Vec::new();
+        for part in left.chunks(AT_ONCE) {
+            let asks = part.iter().map(|(seq, key)| ask(shared, session, key, *seq));
+            let answers = join_all(asks).await;
+            failed
+                .extend(part.iter().zip(answers).filter(|(_, good)| !good).map(|(ticket, _)| ticket.clone()));
+        }
+        if failed.is_empty() {
+            return;
+        }
+        left = failed;
+        shared.clock.sleep(delay).await;
+        delay = next_delay(delay);
+    }
+}
+
+/// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
+async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
+    let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
+    loop {
+        match shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await {
+            Ok(answer) => {
+                session.left(seq);
+                if session.end().is_none()
+                    && shared.is_of(&session, &answer)
+                    && let Some(next) = answer.what.1
+                {
+                    session.lane.saw(next.fence);
+                    if !session.grant(next.seq, Grant { previous: next.previous }) {
+                        let lane = Arc::clone(&session.lane);
+                        lane.job(Job::Leave { session, key, seq: next.seq, leaving: Leaving::Unused });
+                    }
+                }
+                return;
+            }
+            Err(_) if session.end().is_some() => return,
+            Err(_) => {
+                shared.clock.sleep(delay).await;
+                delay = next_delay(delay);
+            }
+        }
+    }
+}
