@@ -1,5 +1,6 @@
 //! What a bot sends.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::MessageId;
@@ -106,6 +107,9 @@ pub enum MediaSource {
     Path(String),
     /// An id that the channel gave to media it already has.
     Id(String),
+    /// The bytes themselves. They are journaled with the send, so keep them small: a backend takes about a megabyte. Larger
+    /// media belongs into a file.
+    Bytes(#[serde(with = "base64")] Bytes),
 }
 
 /// A button or a row of a list.
@@ -211,5 +215,23 @@ impl From<String> for Content {
 impl From<&String> for Content {
     fn from(text: &String) -> Self {
         Self::text(text)
+    }
+}
+
+/// Bytes as a text of JSON.
+mod base64 {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use bytes::Bytes;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map(Bytes::from).map_err(D::Error::custom)
     }
 }

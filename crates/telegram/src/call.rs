@@ -1,8 +1,10 @@
 //! What a bot says, as calls of the Bot API.
 
 use std::borrow::Cow;
+use std::io;
 use std::path::Path;
 
+use botmesh_core::Bytes;
 use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::id::MessageId;
@@ -30,12 +32,18 @@ pub(crate) struct Call {
     pub(crate) about: Option<MessageId>,
 }
 
-/// A file of this host.
+/// A file to upload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct File {
-    path: String,
+    place: Place,
     name: Option<String>,
     mime: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Place {
+    Path(String),
+    Here(Bytes),
 }
 
 impl Call {
@@ -124,12 +132,15 @@ impl Call {
         match &media.source {
             MediaSource::Url(url) => Ok(self.with(field, url.as_str())),
             MediaSource::Id(id) => Ok(self.with(field, id.as_str())),
-            MediaSource::Path(path) => {
-                let (name, mime) = (media.file_name.clone(), media.mime.clone());
-                Ok(Self { file: Some((field, File { path: path.clone(), name, mime })), ..self })
-            }
+            MediaSource::Path(path) => Ok(self.with_file(field, Place::Path(path.clone()), media)),
+            MediaSource::Bytes(bytes) => Ok(self.with_file(field, Place::Here(bytes.clone()), media)),
             _ => Err(unsupported("this version cannot send media from there to Telegram")),
         }
+    }
+
+    fn with_file(self, field: &'static str, place: Place, media: &OutboundMedia) -> Self {
+        let (name, mime) = (media.file_name.clone(), media.mime.clone());
+        Self { file: Some((field, File { place, name, mime })), ..self }
     }
 
     /// A guest has one answer, and that is a text.
@@ -166,24 +177,38 @@ impl Call {
 impl File {
     /// Reads the file, which must have at most `max` bytes.
     pub(crate) async fn read(&self, field: &'static str, max: u64) -> Result<Upload, ChannelError> {
-        let unreadable = |error: std::io::Error| {
-            // It may be there at the next attempt; a missing file will not.
-            let class = match error.kind() {
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
-                _ => ErrorClass::Transient,
-            };
-            let detail = format!("the file {} cannot be read", self.path);
-            ChannelError::new(class, Phase::NotWritten, detail).with_source(error)
+        let (bytes, own_name) = match &self.place {
+            Place::Here(bytes) => (at_most(max, bytes.len() as u64).map(|()| bytes.clone())?, None),
+            Place::Path(path) => {
+                let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+                (read_file(path, max).await?, name)
+            }
         };
-        let size = tokio::fs::metadata(&self.path).await.map_err(unreadable)?.len();
-        if size > max {
-            let detail = format!("the file {} has {size} bytes, and {max} is the most", self.path);
-            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, detail));
-        }
-        let bytes = tokio::fs::read(&self.path).await.map_err(unreadable)?;
-        let own_name = || Path::new(&self.path).file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = self.name.clone().or_else(own_name).unwrap_or_else(|| field.to_owned());
+        let name = self.name.clone().or(own_name).unwrap_or_else(|| field.to_owned());
         Ok(Upload { field, name, mime: self.mime.clone(), bytes })
+    }
+}
+
+async fn read_file(path: &str, max: u64) -> Result<Bytes, ChannelError> {
+    let unreadable = |error: io::Error| {
+        // It will not appear by itself.
+        let class = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
+            _ => ErrorClass::Transient,
+        };
+        ChannelError::new(class, Phase::NotWritten, format!("the file {path} cannot be read"))
+            .with_source(error)
+    };
+    let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
+    at_most(max, size)?;
+    Ok(tokio::fs::read(path).await.map_err(unreadable)?.into())
+}
+
+fn at_most(max: u64, size: u64) -> Result<(), ChannelError> {
+    let detail = || format!("the file has {size} bytes, and {max} is the most");
+    match size > max {
+        true => Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, detail())),
+        false => Ok(()),
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Upload {
     pub(crate) field: &'static str,
     pub(crate) name: String,
     pub(crate) mime: Option<String>,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
 }
 
 #[derive(Clone)]
@@ -219,7 +219,8 @@ fn form(params: Params, file: Upload) -> Result<Form, ChannelError> {
         };
         form = form.text(name, text);
     }
-    let mut part = Part::bytes(file.bytes).file_name(file.name);
+    let length = file.bytes.len() as u64;
+    let mut part = Part::stream_with_length(file.bytes, length).file_name(file.name);
     if let Some(mime) = file.mime {
         part = part.mime_str(&mime).map_err(|_| {
             let detail = format!("`{mime}` is no media type");

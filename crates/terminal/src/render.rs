@@ -42,6 +42,7 @@ fn line(kind: &str, media: &OutboundMedia) -> String {
         MediaSource::Url(url) => url.into(),
         MediaSource::Path(path) => path.into(),
         MediaSource::Id(id) => format!("id {id}").into(),
+        MediaSource::Bytes(bytes) => format!("{} bytes", bytes.len()).into(),
         _ => "".into(),
     };
     out = with_caption(out, Some(&place));

@@ -1,5 +1,6 @@
 //! What earlier versions wrote is read by this one.
 
+use botmesh_core::content::MediaSource;
 use botmesh_core::content::{Content, ContentBody};
 use botmesh_core::id::MessageId;
 use botmesh_core::inbound::{Inbound, InboundBody};
@@ -14,6 +15,18 @@ fn an_event_of_before_albums_is_read_and_its_message_has_the_id_of_the_event() {
     assert_eq!(inbound.message_id(), MessageId::from("7"));
     let InboundBody::Image(image) = &inbound.body else { panic!("a picture") };
     assert_eq!((image.caption.as_deref(), image.album.as_deref()), (Some("a cat"), None));
+}
+
+#[test]
+fn media_that_is_sent_comes_back_from_the_outbox_byte_by_byte() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let source = MediaSource::Bytes(bytes.into());
+    let stored = serde_json::to_string(&source).expect("JSON");
+    assert!(stored.starts_with(r#"{"bytes":"AAEC"#), "{stored}");
+    assert_eq!(serde_json::from_str::<MediaSource>(&stored).expect("what was written"), source);
+    for broken in [r#"{"bytes":"AAE"}"#, r#"{"bytes":"a b="}"#, r#"{"bytes":[0,1]}"#] {
+        assert!(serde_json::from_str::<MediaSource>(broken).is_err(), "{broken}");
+    }
 }
 
 #[test]

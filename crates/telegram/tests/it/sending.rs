@@ -153,7 +153,7 @@ async fn a_message_is_edited_and_an_edit_that_changes_nothing_is_fine() {
 }
 
 #[tokio::test]
-async fn a_file_of_this_host_is_uploaded_with_its_name_and_caption() {
+async fn a_file_of_this_host_and_bytes_are_uploaded_with_name_and_caption() {
     let server = FakeTelegram::start().await;
     let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
     let folder = tempfile::tempdir().expect("a folder");
@@ -166,8 +166,14 @@ async fn a_file_of_this_host_is_uploaded_with_its_name_and_caption() {
         file_name: None,
     };
     send(&bot, ANA, Content::from(ContentBody::Document(media))).await.expect("a document");
-    let call = &server.done("sendDocument")[0];
-    assert_eq!(call.files, [("document".to_owned(), "bill.pdf".to_owned(), 300_000)]);
+    let source = MediaSource::Bytes(vec![7; 1000].into());
+    let drawn = OutboundMedia { source, caption: None, mime: None, file_name: Some("chart.png".into()) };
+    send(&bot, ANA, Content::from(ContentBody::Image(drawn))).await.expect("a picture");
+    assert_eq!(
+        server.done("sendDocument")[0].files,
+        [("document".to_owned(), "bill.pdf".to_owned(), 300_000)]
+    );
+    assert_eq!(server.done("sendPhoto")[0].files, [("photo".to_owned(), "chart.png".to_owned(), 1000)]);
     assert_eq!(ana.replies(), ["42"], "a caption is a text, also where it looks like a number");
 }
 
