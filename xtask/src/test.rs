@@ -89,6 +89,7 @@ const STEPS: &[Step] = &[
     Step { name: "examples", command: examples, run: |job| job.run(&examples(job)) },
     Step { name: "unit", command: unit, run: |job| job.run(&unit(job)) },
     Step { name: "doctests", command: doctests, run: |job| job.run(&doctests(job)) },
+    Step { name: "clients", command: clients, run: |job| job.run(&clients(job)) },
     Step { name: "conformance", command: suites, run: run_suites },
     Step { name: CHAOS, command: |_| chaos::invocation(&chaos_args()), run: run_chaos },
     Step { name: "package", command: package, run: |job| job.run(&package(job)) },
@@ -132,6 +133,11 @@ fn unit(job: &Job<'_>) -> Invocation {
     let features = job.with_features();
     let chosen = excluded.chain(features.iter().map(String::as_str));
     Invocation::cargo(["test", "--workspace", "--lib", "--bins", "--tests"].into_iter().chain(chosen))
+}
+
+/// Clients that others wrote, against our servers for tests. Needs Node and npm.
+fn clients(_: &Job<'_>) -> Invocation {
+    Invocation::program("node", ["crates/testing/tests/clients/telegram.mjs"])
 }
 
 fn doctests(_: &Job<'_>) -> Invocation {

@@ -8,6 +8,7 @@ use botmesh_core::Bytes;
 use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::id::MessageId;
+use botmesh_core::markup::{Style, Utf16Span};
 use serde_json::{Value, json};
 
 use crate::address::Address;
@@ -30,6 +31,8 @@ pub(crate) struct Call {
     pub(crate) file: Option<(&'static str, File)>,
     /// The message that it is about, if it makes no new one.
     pub(crate) about: Option<MessageId>,
+    /// Its text without formatting, if it has some: the parameter of the entities, that of the text, and the text.
+    plain: Option<(&'static str, &'static str, String)>,
 }
 
 /// A file to upload.
@@ -49,7 +52,7 @@ enum Place {
 impl Call {
     /// What sends `content`.
     pub(crate) fn of(address: &Address, content: &Content) -> Result<Self, ChannelError> {
-        let mut call = Self::body(address, &content.body)?;
+        let mut call = Self::body(address, &content.body)?.formatted(content);
         if let Some(guest) = &address.guest {
             return call.for_guest(guest, content);
         }
@@ -66,7 +69,7 @@ impl Call {
     }
 
     fn new(method: &'static str, address: &Address) -> Self {
-        Self { method: method.into(), params: address.params(), file: None, about: None }
+        Self { method: method.into(), params: address.params(), file: None, about: None, plain: None }
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -154,12 +157,39 @@ impl Call {
             "title": text.chars().take(64).collect::<String>(),
             "input_message_content": { "message_text": text },
         });
+        if let Some(entities) = self.params.remove("entities") {
+            result["input_message_content"]["entities"] = entities;
+        }
         if !content.buttons.is_empty() {
             result["reply_markup"] = keyboard(&content.buttons)?;
         }
+        self.plain = None;
         self.method = "answerGuestQuery".into();
         self.params = Params::from_iter([("guest_query_id".into(), query.into()), ("result".into(), result)]);
         Ok(self)
+    }
+
+    /// With the formatting of `content`.
+    fn formatted(mut self, content: &Content) -> Self {
+        let formatted = content.formatted();
+        let entities: Vec<Value> = formatted.utf16_spans().iter().filter_map(entity).collect();
+        let (of, text) = match self.params.contains_key("caption") {
+            true => ("caption_entities", "caption"),
+            false => ("entities", "text"),
+        };
+        if !entities.is_empty() && self.params.contains_key(text) {
+            self.plain = Some((of, text, formatted.to_plain()));
+            self.params.insert(of.into(), entities.into());
+        }
+        self
+    }
+
+    /// The same without formatting, with links written out.
+    pub(crate) fn without_formatting(mut self) -> Option<Self> {
+        let (entities, text, plain) = self.plain.take()?;
+        self.params.remove(entities);
+        self.params.insert(text.into(), plain.into());
+        Some(self)
     }
 
     /// The same without the message that it answers.
@@ -223,6 +253,30 @@ fn reaction(emoji: &str) -> Value {
         true => json!({ "type": "custom_emoji", "custom_emoji_id": emoji }),
         false => json!({ "type": "emoji", "emoji": emoji }),
     }
+}
+
+fn entity(span: &Utf16Span<'_>) -> Option<Value> {
+    let mut entity = json!({ "offset": span.offset, "length": span.length });
+    let name = match span.style {
+        Style::Bold => "bold",
+        Style::Italic => "italic",
+        Style::Strikethrough => "strikethrough",
+        Style::Code => "code",
+        Style::Pre { language } => {
+            if let Some(language) = language {
+                entity["language"] = language.as_str().into();
+            }
+            "pre"
+        }
+        Style::Link { url } => {
+            entity["url"] = url.as_str().into();
+            "text_link"
+        }
+        // It is shown as it is.
+        _ => return None,
+    };
+    entity["type"] = name.into();
+    Some(entity)
 }
 
 fn number(message: &MessageId) -> Result<i64, ChannelError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::inbound::Inbound;
+use botmesh_core::markup::Markup;
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest, TextLimit, TextUnit,
@@ -283,7 +284,8 @@ impl Telegram {
                 Some(message) => return Ok(SendReceipt { message }),
                 None => None,
             },
-            Some(Remedy::WithoutFormatting) | None => None,
+            Some(Remedy::WithoutFormatting) => call.without_formatting(),
+            None => None,
         };
         match mended {
             Some(call) => Ok(self.attempt(&call).await?),
@@ -329,6 +331,7 @@ impl Provider for Telegram {
         capabilities.exclusive_session = self.settings.hook.is_none();
         // The server counts code points, and entities UTF-16 units. Of those there are never fewer.
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
+        capabilities.markup = Markup::Spans;
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
         capabilities
     }

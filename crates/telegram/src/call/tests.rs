@@ -1,3 +1,5 @@
+use botmesh_core::markup::Formatted;
+
 use super::*;
 
 const CHAT: i64 = 5_025_045_066;
@@ -99,6 +101,29 @@ fn what_only_telegram_has_is_any_call_with_the_chat_added() {
         let error = Call::of(&Address::chat("1"), &native(channel, payload)).expect_err("no call");
         assert_eq!((error.class, error.phase), (ErrorClass::UnsupportedContent, Phase::NotWritten));
     }
+}
+
+/// Case C39, in the other direction.
+#[test]
+fn formatting_is_counted_in_utf16_units() {
+    let link = Style::Link { url: "https://example.org".into() };
+    let text = Formatted::from("\u{1F600} ")
+        + Formatted::styled("bold", Style::Bold)
+        + " "
+        + Formatted::styled("here", link);
+    let entities = json!([
+        { "type": "bold", "offset": 3, "length": 4 },
+        { "type": "text_link", "offset": 8, "length": 4, "url": "https://example.org" },
+    ]);
+    let (_, params) = shown(Content::from(text.clone()));
+    assert_eq!((&params["text"], &params["entities"]), (&json!("\u{1F600} bold here"), &entities));
+    let (_, params) =
+        shown(Content::from(ContentBody::Image(media(MediaSource::Id("A".into())))).with_text(text.clone()));
+    assert_eq!((&params["caption"], &params["caption_entities"]), (&json!("\u{1F600} bold here"), &entities));
+    let plain = call(Content::from(text)).without_formatting().expect("a plain text");
+    assert_eq!(plain.params.get("entities"), None);
+    assert_eq!(plain.params["text"], "\u{1F600} bold here (https://example.org)");
+    assert!(call("plain").without_formatting().is_none());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundM
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::id::{ChatId, MessageId};
 use botmesh_core::inbound::Inbound;
+use botmesh_core::markup::Formatted;
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{Provider, SendRequest};
 use botmesh_telegram::Telegram;
@@ -150,6 +151,20 @@ async fn a_message_is_edited_and_an_edit_that_changes_nothing_is_fine() {
     assert_eq!(ana.replies(), ["Tea?", "Tea."]);
     let reaction = ContentBody::Reaction { message: message.clone(), emoji: Some("👍".into()) };
     assert_eq!(send(&bot, ANA, Content::from(reaction)).await.expect("a reaction"), message);
+}
+
+#[tokio::test]
+async fn a_text_whose_formatting_is_refused_arrives_plain() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let text = Formatted::parse("**Tea** is [here](https://example.org)");
+    send(&bot, ANA, Content::from(text.clone())).await.expect("a message");
+    server.fault_next("sendMessage", TelegramFault::refuse(400, "Bad Request: can't parse entities: no"));
+    send(&bot, ANA, Content::from(text)).await.expect("a message");
+    assert_eq!(ana.replies(), ["Tea is here", "Tea is here (https://example.org)"]);
+    server.fault_when(|_| Some(TelegramFault::refuse(400, "Bad Request: can't parse entities: no")));
+    let error = send(&bot, ANA, "plain").await.expect_err("nothing is left to take away");
+    assert_eq!(error.class, ErrorClass::UnsupportedContent);
 }
 
 #[tokio::test]

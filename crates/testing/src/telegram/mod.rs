@@ -187,6 +187,12 @@ impl FakeTelegram {
         self.shared.lock().files.insert(file_id.to_owned(), bytes.into());
     }
 
+    /// Returns when something was called or queued, and after a tenth of a second.
+    pub async fn changed(&self) {
+        let mut changes = self.shared.changes.subscribe();
+        let _ = server::in_time(Duration::from_millis(100), changes.changed()).await;
+    }
+
     /// Waits until `condition` holds.
     ///
     /// # Panics

@@ -43,9 +43,14 @@ impl TelegramUser {
         json!({ "id": self.id, "is_bot": false, "first_name": self.name, "language_code": "en" })
     }
 
-    /// Writes a text. Returns the number of the update.
+    /// Writes a text; a command is marked as Telegram marks it. Returns the number of the update.
     pub fn writes(&self, text: &str) -> i64 {
-        self.sends(&json!({ "text": text }))
+        let mut fields = json!({ "text": text });
+        if text.starts_with('/') {
+            let length = text.split_whitespace().next().map_or(0, |command| command.encode_utf16().count());
+            fields["entities"] = json!([{ "type": "bot_command", "offset": 0, "length": length }]);
+        }
+        self.sends(&fields)
     }
 
     /// Sends a message with these fields: `photo`, `location`, whatever Telegram has. Returns the number of the update.

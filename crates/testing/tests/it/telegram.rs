@@ -307,6 +307,27 @@ async fn a_long_text_arrives_in_parts_and_no_character_falls_apart() {
     assert!(parts.len() > texts.len() + 2, "{}", parts.len());
 }
 
+/// Case D65.
+#[tokio::test]
+async fn formatting_that_is_cut_goes_on_in_the_next_message() {
+    let (server, kv) = (FakeTelegram::start().await, kv());
+    let ana = server.user(ANA, "Ana");
+    let build = |bot: BotBuilder| {
+        bot.otherwise(|c: Ctx| async move { c.reply(Formatted::styled("a".repeat(5000), Style::Bold)).await })
+    };
+    with_bot(&server, &kv, build, async |_| {
+        ana.writes("hi");
+        server.until("both parts", || ana.replies().len() == 2).await;
+    })
+    .await;
+    assert_eq!(ana.replies().concat(), "a".repeat(5000));
+    for call in server.done("sendMessage") {
+        let length = call.text().expect("a text").len();
+        let bold = serde_json::json!([{ "type": "bold", "offset": 0, "length": length }]);
+        assert_eq!(call.params["entities"], bold);
+    }
+}
+
 #[tokio::test]
 async fn what_only_telegram_has_is_journaled_and_sent_like_anything_else() {
     let (server, kv) = (FakeTelegram::start().await, kv());
