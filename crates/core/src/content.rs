@@ -134,7 +134,7 @@ impl Content {
         Self::from(ContentBody::Text { text: text.into() })
     }
 
-    /// With this text or, if it is media, this caption. Nothing happens if it has neither.
+    /// With this text or, if it is media, this caption; an empty one is none. Nothing happens if it has neither.
     #[must_use]
     pub fn with_text(mut self, text: impl Into<Formatted>) -> Self {
         let (text, spans) = text.into().into_parts();
@@ -144,7 +144,7 @@ impl Content {
             | ContentBody::Audio(media)
             | ContentBody::Video(media)
             | ContentBody::Document(media)
-            | ContentBody::Sticker(media) => media.caption = Some(text),
+            | ContentBody::Sticker(media) => media.caption = Some(text).filter(|text| !text.is_empty()),
             ContentBody::Location { .. } | ContentBody::Native { .. } | ContentBody::Reaction { .. } => {
                 return self;
             }

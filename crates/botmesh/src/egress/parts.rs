@@ -15,7 +15,7 @@ use crate::world::OpenJournal;
 const MAX_PARTS: usize = 1000;
 
 /// Cuts content into what the channel takes in one message, and writes its formatting as the channel shows it: what it
-/// answers stays with the first, the buttons go with the last.
+/// answers stays with the first, the buttons go with the last. Media whose caption is too long is followed by it as a text.
 pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>, ChannelError> {
     if let ContentBody::Location { latitude, longitude, .. } = &content.body
         && !(latitude.is_finite() && longitude.is_finite())
@@ -23,6 +23,12 @@ pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>,
         // JSON has no such number: the record could not be read back.
         let detail = format!("there is no place at {latitude}, {longitude}");
         return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
+    }
+    if is_caption_too_long(&content, takes) {
+        let mut text = Content::from(content.formatted());
+        text.buttons.clone_from(&content.buttons);
+        let media = Content { buttons: Vec::new(), ..content.with_text("") };
+        return Ok(std::iter::once(media).chain(cut(text, takes)?).collect());
     }
     let limit = takes.text_limit.filter(|_| matches!(content.body, ContentBody::Text { .. }));
     if content.spans.is_empty() && !is_too_long(&content, limit) {
@@ -44,6 +50,19 @@ pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>,
         last.buttons = content.buttons;
     }
     Ok(parts)
+}
+
+/// Whether the caption of media is longer than the channel takes, as the channel shows it.
+fn is_caption_too_long(content: &Content, takes: Capabilities) -> bool {
+    let (
+        Some(limit),
+        ContentBody::Image(_) | ContentBody::Audio(_) | ContentBody::Video(_) | ContentBody::Document(_),
+    ) = (takes.caption_limit, &content.body)
+    else {
+        return false;
+    };
+    let shown = content.formatted().parts(takes.markup, None);
+    shown.iter().map(|caption| limit.measure(caption.text())).sum::<usize>() > limit.max
 }
 
 pub(super) fn is_too_long(content: &Content, limit: Option<TextLimit>) -> bool {

@@ -1,5 +1,6 @@
 //! One formatted text, as each channel shows it.
 
+use botmesh::core::content::{ContentBody, MediaSource, OutboundMedia};
 use botmesh::core::markup::Markup;
 use botmesh::core::provider::{Capabilities, Resolve, TextLimit, TextUnit};
 use botmesh::prelude::*;
@@ -81,4 +82,48 @@ async fn a_text_without_formatting_goes_out_as_it_is() {
     let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply("*as it is* _a_").await }));
     assert_eq!(sent(&stage, &life, 1).await, [Formatted::from("*as it is* _a_")]);
     life.stop().await;
+}
+
+fn picture(caption: &str) -> Content {
+    let source = MediaSource::Url("https://x.org/cat.png".to_owned());
+    let media = OutboundMedia { source, caption: None, mime: None, file_name: None };
+    Content::from(ContentBody::Image(media)).with_text(Formatted::parse(caption)).in_reply_to("m0")
+}
+
+#[tokio::test]
+async fn a_caption_that_is_too_long_follows_its_picture_as_a_text() {
+    for (caption, shown) in [
+        ("a **cat**", vec!["[image] a cat"]),
+        ("a **cat** on a very long mat", vec!["[image] ", "a cat on a", "very long", "mat"]),
+    ] {
+        let mut capabilities = Capabilities::default();
+        capabilities.markup = Markup::Spans;
+        capabilities.text_limit = Some(TextLimit { max: 12, unit: TextUnit::Utf16 });
+        capabilities.caption_limit = Some(TextLimit { max: 6, unit: TextUnit::Utf16 });
+        let mut stage = Stage::new(Resolve::Never);
+        stage.channel = MockProvider::with_capabilities(capabilities);
+        let content = picture(caption).with_buttons([Button::new("y", "Yes")]);
+        let life = stage.start(move |bot| {
+            bot.otherwise(move |c: Ctx| {
+                let content = content.clone();
+                async move { c.reply(content).await }
+            })
+        });
+        life.say("m1", "hi", shown.len()).await;
+        life.settled().await;
+        let sent: Vec<Content> = stage.channel.delivered().into_iter().map(|sent| sent.content).collect();
+        let texts: Vec<String> = sent
+            .iter()
+            .map(|content| match &content.body {
+                ContentBody::Image(_) => format!("[image] {}", content.readable_text()),
+                _ => content.readable_text().to_owned(),
+            })
+            .collect();
+        assert_eq!(texts, shown);
+        assert_eq!(sent[0].reply_to, Some("m0".into()));
+        let buttons: Vec<usize> = sent.iter().map(|content| content.buttons.len()).collect();
+        assert_eq!(buttons.iter().sum::<usize>(), 1);
+        assert_eq!(buttons.last(), Some(&1), "they go with the last");
+        life.stop().await;
+    }
 }
