@@ -4,6 +4,7 @@ mod bot;
 mod channel;
 mod clock;
 mod crash;
+mod graph;
 mod lossy;
 mod media;
 mod provider;
@@ -21,6 +22,7 @@ pub use bot::{
 pub use channel::CrashableProvider;
 pub use clock::VirtualClock;
 pub use crash::Crash;
+pub use graph::{Echo as GraphEcho, FakeGraph, GraphFault, GraphMessage, GraphUser, Product as GraphProduct};
 pub use lossy::{Fault, LossyKv, crashable};
 pub use media::{Download, MEDIA_SECRET, image};
 pub use provider::{MockProvider, SendFault};

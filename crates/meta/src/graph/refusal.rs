@@ -1,0 +1,152 @@
+//! What Graph says when it refuses a call, and what that means.
+
+use std::time::Duration;
+
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use serde_json::Value;
+
+use crate::lenient::{is_set, text};
+use crate::secret::Secret;
+
+/// Whose codes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    WhatsApp,
+    /// Messenger and Instagram.
+    Page,
+}
+
+/// The error of an answer, or of a status that came later.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) code: i64,
+    subcode: i64,
+    message: String,
+    transient: bool,
+}
+
+impl Refusal {
+    /// Reads `{"error": {…}}`.
+    pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
+        Self::of(serde_json::from_slice::<Value>(body).ok()?.get("error")?)
+    }
+
+    /// Reads an error.
+    pub(crate) fn of(error: &Value) -> Option<Self> {
+        let number = |key| error.get(key).and_then(Value::as_i64);
+        let message = text(error, "message").or_else(|| text(error, "title")).unwrap_or("no message");
+        let details = error.get("error_data").and_then(|data| text(data, "details"));
+        let message = match details {
+            Some(details) if details != message => format!("{message}: {details}"),
+            _ => message.to_owned(),
+        };
+        let subcode = number("error_subcode").unwrap_or(0);
+        Some(Self { code: number("code")?, subcode, message, transient: is_set(error, "is_transient") })
+    }
+
+    /// `131047`, or `10/2018278`.
+    pub(crate) fn code(&self) -> String {
+        match self.subcode {
+            0 => self.code.to_string(),
+            subcode => format!("{}/{subcode}", self.code),
+        }
+    }
+
+    /// Takes a secret out of what Graph says: it repeats a token that it cannot read.
+    pub(crate) fn scrub(&mut self, secret: &Secret) {
+        self.message = secret.scrub(&self.message);
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn class(&self, product: Product, status: u16) -> ErrorClass {
+        let class = match product {
+            Product::WhatsApp => of_whatsapp(self.code, &self.message),
+            Product::Page => of_page(self.code, self.subcode, &self.message),
+        };
+        match class {
+            Some(class) => class,
+            None if self.transient => ErrorClass::Transient,
+            None => of_status(status),
+        }
+    }
+
+    pub(crate) fn into_error(self, product: Product, status: u16, headers: &HeaderMap) -> ChannelError {
+        let class = self.class(product, status);
+        let error = ChannelError::new(class, Phase::Answered, self.message.clone()).with_code(self.code());
+        match class {
+            ErrorClass::RateLimited => match wait(headers).or_else(|| self.pair_wait(product)) {
+                Some(wait) => error.with_retry_after(wait),
+                None => error,
+            },
+            _ => error,
+        }
+    }
+
+    /// Too many messages to one user: Meta asks for four seconds at first.
+    fn pair_wait(&self, product: Product) -> Option<Duration> {
+        (product == Product::WhatsApp && self.code == 131_056).then(|| Duration::from_secs(4))
+    }
+}
+
+fn of_whatsapp(code: i64, message: &str) -> Option<ErrorClass> {
+    Some(match code {
+        0 | 3 | 10 | 190 | 200..=299 => ErrorClass::Auth,
+        4 | 80_007 | 130_429 | 131_048 | 131_056 | 131_064 | 133_016 => ErrorClass::RateLimited,
+        131_047 | 470 => ErrorClass::OutsideSessionWindow,
+        131_021 | 131_026 | 131_030 => ErrorClass::RecipientUnreachable,
+        131_051..=131_053 | 131_062 | 132_000..=132_069 => ErrorClass::UnsupportedContent,
+        100 if is_about_length(message) => ErrorClass::PayloadTooLarge,
+        100 | 131_008 | 131_009 => ErrorClass::Rejected,
+        1 | 2 | 131_000 | 131_016 | 131_057 | 133_004 | 135_000 => ErrorClass::Transient,
+        // The account is blocked: nothing can be sent until somebody acts.
+        368 | 130_497 | 131_031 | 131_042 | 131_044 | 131_045 | 137_000 => ErrorClass::Auth,
+        130_472 | 131_049 | 131_050 | 131_063 => ErrorClass::Rejected,
+        _ => return None,
+    })
+}
+
+fn of_page(code: i64, subcode: i64, message: &str) -> Option<ErrorClass> {
+    Some(match (code, subcode) {
+        (10, 2_018_065 | 2_018_278 | 2_534_022) => ErrorClass::OutsideSessionWindow,
+        // Another application has the thread.
+        (10, 2_018_300) => ErrorClass::Rejected,
+        (551, _) | (100, 2_018_001 | 2_534_014) | (200, _) => ErrorClass::RecipientUnreachable,
+        (4 | 17 | 32 | 613 | 80_006, _) => ErrorClass::RateLimited,
+        (10 | 102 | 190 | 368, _) => ErrorClass::Auth,
+        (1 | 2 | 1200, _) => ErrorClass::Transient,
+        (100, _) if is_about_length(message) => ErrorClass::PayloadTooLarge,
+        (100, _) => ErrorClass::Rejected,
+        _ => return None,
+    })
+}
+
+fn is_about_length(message: &str) -> bool {
+    let message = message.to_lowercase();
+    message.contains("length") || message.contains("too long")
+}
+
+pub(crate) fn of_status(status: u16) -> ErrorClass {
+    match status {
+        401 => ErrorClass::Auth,
+        413 => ErrorClass::PayloadTooLarge,
+        429 => ErrorClass::RateLimited,
+        500.. => ErrorClass::Transient,
+        _ => ErrorClass::Rejected,
+    }
+}
+
+/// How long Meta asks to wait: in a header of HTTP's own, or in minutes in one of Meta's.
+pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
+    let header = |name: &str| headers.get(name)?.to_str().ok();
+    if let Some(seconds) = header(RETRY_AFTER.as_str()).and_then(|wait| wait.trim().parse().ok()) {
+        return Some(Duration::from_secs(seconds));
+    }
+    let usage: Value = serde_json::from_str(header("x-business-use-case-usage")?).ok()?;
+    let limits = usage.as_object()?.values().filter_map(Value::as_array).flatten();
+    let minutes = limits.filter_map(|limit| limit.get("estimated_time_to_regain_access")?.as_u64()).max()?;
+    (minutes > 0).then(|| Duration::from_secs(minutes.saturating_mul(60)))
+}

@@ -1,0 +1,56 @@
+//! What the webhooks of all of Meta's products share: the handshake and the signature.
+
+use botmesh_webhook::axum::http::HeaderMap;
+use botmesh_webhook::{Handshake, query_pairs, same_secret};
+use ring::hmac;
+
+use crate::secret::Secret;
+
+const SIGNATURE: &str = "x-hub-signature-256";
+
+#[derive(Debug)]
+pub(crate) struct Hook {
+    verify_token: Secret,
+    key: hmac::Key,
+}
+
+impl Hook {
+    pub(crate) fn new(app_secret: &Secret, verify_token: Secret) -> Self {
+        Self { verify_token, key: hmac::Key::new(hmac::HMAC_SHA256, app_secret.expose().as_bytes()) }
+    }
+
+    pub(crate) fn handshake(&self, query: &str) -> Handshake {
+        let (mut mode, mut token, mut challenge) = (None, None, None);
+        for (name, value) in query_pairs(query) {
+            match &*name {
+                "hub.mode" => mode = Some(value),
+                "hub.verify_token" => token = Some(value),
+                "hub.challenge" => challenge = Some(value),
+                _ => {}
+            }
+        }
+        match (mode, token, challenge) {
+            (None, None, None) => Handshake::None,
+            (Some(mode), Some(token), Some(challenge))
+                if mode == "subscribe"
+                    && same_secret(token.as_bytes(), self.verify_token.expose().as_bytes()) =>
+            {
+                Handshake::Challenge(challenge.into_owned())
+            }
+            _ => Handshake::Refused,
+        }
+    }
+
+    /// Whether the body is signed with the app's secret. Meta signs the bytes that it sends, escapes and all.
+    pub(crate) fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {
+        let signature = headers.get(SIGNATURE).and_then(|value| value.as_bytes().strip_prefix(b"sha256="));
+        let Some(tag) = signature.and_then(from_hex) else { return false };
+        hmac::verify(&self.key, body, &tag).is_ok()
+    }
+}
+
+fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}

@@ -1,0 +1,207 @@
+//! Messenger and Instagram, which speak the same language.
+
+mod parse;
+mod send;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use botmesh_core::Bytes;
+use botmesh_core::content::{Content, ContentBody, MediaSource, OutboundMedia};
+use botmesh_core::error::{
+    ChannelError, ConfigError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase,
+};
+use botmesh_core::id::ChatId;
+use botmesh_core::media::{MediaRef, StoredMediaRef};
+use botmesh_core::provider::{
+    Capabilities, InboundSink, Resolve, SendReceipt, SendRequest, TextLimit, TextUnit,
+};
+use botmesh_webhook::axum::Router;
+use botmesh_webhook::axum::http::HeaderMap;
+use botmesh_webhook::{Door, Handshake, NotReceived, Webhook};
+use serde_json::{Value, json};
+
+use crate::config::MetaConfig;
+use crate::event::{Receipts, deliver};
+use crate::file::{File, not_sent};
+use crate::graph::refusal::Product;
+use crate::graph::{Graph, lost};
+use crate::hook::Hook;
+use crate::lenient::{id, text};
+use parse::Account;
+
+/// The longest text that comes back with the echo of a message, in characters.
+const MAX_TOKEN: usize = 1000;
+
+/// The largest file, in bytes.
+const MAX_FILE: u64 = 25 << 20;
+
+/// What tells the two products apart.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) id: &'static str,
+    pub(crate) base: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) text: TextLimit,
+    /// The node that sends, if it is not the account's own.
+    pub(crate) node: Option<&'static str>,
+}
+
+pub(crate) const MESSENGER: Kind = Kind {
+    id: "messenger",
+    base: "https://graph.facebook.com",
+    path: "/webhooks/messenger",
+    text: TextLimit { max: 2000, unit: TextUnit::Utf16 },
+    node: None,
+};
+
+pub(crate) const INSTAGRAM: Kind = Kind {
+    id: "instagram",
+    base: "https://graph.instagram.com",
+    path: "/webhooks/instagram",
+    text: TextLimit { max: 1000, unit: TextUnit::Bytes },
+    node: Some("me"),
+};
+
+#[derive(Debug)]
+pub(crate) struct Page {
+    kind: &'static Kind,
+    account: String,
+    graph: Graph,
+    hook: Hook,
+    pub(crate) door: Door,
+    receipts: Receipts,
+    path: String,
+    config: MetaConfig,
+}
+
+impl Page {
+    pub(crate) fn new(
+        kind: &'static Kind,
+        account: String,
+        config: MetaConfig,
+    ) -> Result<Arc<Self>, ConfigError> {
+        if account.is_empty() || !account.bytes().all(|c| c.is_ascii_digit()) {
+            let problem = format!("`{account}` is no id of a page or an account");
+            return Err(ConfigError::new("meta.account_id", problem, "copy it from the settings of the app"));
+        }
+        let graph = Graph::new(&config.graph, kind.base, Product::Page)?;
+        let (hook, path) = (config.hook()?, config.path(kind.path)?);
+        let (door, receipts) = (Door::new(config.limits), Receipts::default());
+        Ok(Arc::new(Self { kind, account, graph, hook, door, receipts, path, config }))
+    }
+
+    pub(crate) fn router(self: &Arc<Self>) -> Router {
+        botmesh_webhook::router(&self.path, Arc::clone(self))
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::default();
+        capabilities.text_limit = Some(self.kind.text);
+        capabilities.resolve = Resolve::Echo { wait: self.config.echo_wait };
+        capabilities
+    }
+
+    async fn messages(&self, body: &Value) -> Result<Value, ChannelError> {
+        let node = self.kind.node.unwrap_or(&self.account);
+        self.graph.post(&format!("{node}/messages"), body).await
+    }
+
+    /// Shows an action of the sender: `typing_on`, `mark_seen`.
+    pub(crate) async fn act(&self, chat: &ChatId, action: &str) -> Result<(), ChannelError> {
+        let body = json!({ "recipient": { "id": chat }, "sender_action": action });
+        self.messages(&body).await.map(|_| ())
+    }
+
+    pub(crate) async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
+        if let ContentBody::Reaction { message, emoji } = &request.content.body {
+            let mut body =
+                json!({ "recipient": { "id": request.chat }, "payload": { "message_id": message } });
+            body["sender_action"] = json!(if emoji.is_some() { "react" } else { "unreact" });
+            if let Some(emoji) = emoji {
+                body["payload"]["reaction"] = json!(emoji);
+            }
+            // The second one changes nothing.
+            self.messages(&body).await.map_err(not_sent)?;
+            return Ok(SendReceipt { message: format!("reaction:{message}").into() });
+        }
+        let content = self.uploaded(request.content).await?;
+        let mut message = send::message(self.kind.id, &content)?;
+        if let Some(token) = request.token.filter(|token| token.as_str().chars().count() <= MAX_TOKEN) {
+            message["metadata"] = json!(token);
+        }
+        let mut body =
+            json!({ "recipient": { "id": request.chat }, "messaging_type": "RESPONSE", "message": message });
+        if let Some(answered) = &content.reply_to {
+            body["reply_to"] = json!({ "mid": answered });
+        }
+        let answer = self.messages(&body).await?;
+        let message = id(&answer, "message_id").ok_or_else(|| lost("the answer names no message"))?;
+        Ok(SendReceipt { message: message.into() })
+    }
+
+    /// The content with files in the hands of Meta.
+    async fn uploaded(&self, content: &Content) -> Result<Content, ChannelError> {
+        let Some((kind, media)) = send::media_of(&content.body) else { return Ok(content.clone()) };
+        let Some(file) = File::of(media).await? else { return Ok(content.clone()) };
+        if file.size > MAX_FILE {
+            let problem = format!("the file has {} bytes; Meta takes {MAX_FILE}", file.size);
+            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, problem));
+        }
+        let about = json!({ "attachment": { "type": kind, "payload": { "is_reusable": false } } });
+        let form = reqwest::multipart::Form::new()
+            .text("message", about.to_string())
+            .part("filedata", file.part().await?);
+        let node = self.kind.node.unwrap_or(&self.account);
+        let answer =
+            self.graph.upload(&format!("{node}/message_attachments"), form).await.map_err(not_sent)?;
+        let id = id(&answer, "attachment_id").ok_or_else(|| not_sent(lost("the answer names no media")))?;
+        let media = OutboundMedia { source: MediaSource::Id(id), ..media.clone() };
+        let body = match kind {
+            "image" => ContentBody::Image(media),
+            "audio" => ContentBody::Audio(media),
+            "video" => ContentBody::Video(media),
+            _ => ContentBody::Document(media),
+        };
+        Ok(Content { body, ..content.clone() })
+    }
+
+    pub(crate) fn rehydrate_media(&self, stored: &StoredMediaRef) -> Result<MediaRef, MediaUnavailable> {
+        let url =
+            text(&stored.data, "url").filter(|url| stored.v == 1 && self.graph.media_url(url).is_some());
+        let url = url.ok_or_else(|| {
+            let problem = "the stored reference is no URL of Meta's";
+            MediaUnavailable::new(MediaUnavailableReason::RehydrateFailed, problem)
+        })?;
+        Ok(MediaRef { provider: self.kind.id.to_owned(), token: json!({ "url": url }) })
+    }
+
+    /// Its URL is signed, and needs no token.
+    pub(crate) async fn load_media(&self, media: &MediaRef, max_bytes: usize) -> Result<Bytes, ChannelError> {
+        let url = text(&media.token, "url").ok_or_else(|| {
+            ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, "the media has no URL")
+        })?;
+        self.graph.download(url, false, max_bytes).await
+    }
+}
+
+#[async_trait]
+impl Webhook for Page {
+    fn door(&self) -> &Door {
+        &self.door
+    }
+
+    fn handshake(&self, query: &str) -> Handshake {
+        self.hook.handshake(query)
+    }
+
+    fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {
+        self.hook.verify(headers, body)
+    }
+
+    async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived> {
+        let app = self.config.app_id.as_deref();
+        let account = Account { channel: self.kind.id, id: &self.account, app };
+        Ok(deliver(parse::parse(body, &account)?, sink, &self.receipts).await?)
+    }
+}

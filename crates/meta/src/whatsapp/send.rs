@@ -1,0 +1,218 @@
+//! Content as the WhatsApp Cloud API takes it.
+
+use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use serde_json::{Value, json};
+
+use super::ID;
+use crate::text::{clipped, utf16};
+
+/// What is shown on reply buttons and rows, in UTF-16 units.
+const BUTTON_TITLE: usize = 20;
+const ROW_TITLE: usize = 24;
+const ROW_DESCRIPTION: usize = 72;
+/// How many of them there may be, and how long their ids.
+const BUTTONS: usize = 3;
+const ROWS: usize = 10;
+const BUTTON_ID: usize = 256;
+const ROW_ID: usize = 200;
+/// The text above them.
+const BUTTONS_TEXT: usize = 1024;
+const LIST_TEXT: usize = 4096;
+
+/// The fields of a send that say what is sent. Media that is a file must have been uploaded.
+pub(super) fn fields(content: &Content, list_button: &str) -> Result<Value, ChannelError> {
+    let mut fields = match &content.body {
+        _ if !content.buttons.is_empty() => with_buttons(content, list_button)?,
+        ContentBody::Text { text } => json!({ "type": "text", "text": { "body": text } }),
+        ContentBody::Location { latitude, longitude, name } => {
+            let mut place = json!({ "latitude": latitude, "longitude": longitude });
+            if let Some(name) = name {
+                place["name"] = json!(name);
+            }
+            json!({ "type": "location", "location": place })
+        }
+        ContentBody::Reaction { message, emoji } => {
+            let emoji = emoji.as_deref().unwrap_or("");
+            json!({ "type": "reaction", "reaction": { "message_id": message, "emoji": emoji } })
+        }
+        ContentBody::Native { channel, payload, .. } if channel == ID && payload.is_object() => {
+            payload.clone()
+        }
+        ContentBody::Native { .. } => return Err(unsupported("this content is not for WhatsApp")),
+        body => {
+            let Some((kind, media)) = media_of(body) else {
+                return Err(unsupported("WhatsApp has no such content"));
+            };
+            json!({ "type": kind.name, (kind.name): object(kind, media)? })
+        }
+    };
+    if let Some(message) = &content.reply_to {
+        fields["context"] = json!({ "message_id": message });
+    }
+    Ok(fields)
+}
+
+/// A kind of media, and what WhatsApp takes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    /// Empty if it may be anything.
+    mimes: &'static [&'static str],
+    max_bytes: u64,
+    has_caption: bool,
+    has_file_name: bool,
+}
+
+const IMAGE: Kind = Kind {
+    name: "image",
+    mimes: &["image/jpeg", "image/png"],
+    max_bytes: 5 << 20,
+    has_caption: true,
+    has_file_name: false,
+};
+const AUDIO: Kind = Kind {
+    name: "audio",
+    mimes: &["audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg"],
+    max_bytes: 16 << 20,
+    has_caption: false,
+    has_file_name: false,
+};
+const VIDEO: Kind = Kind {
+    name: "video",
+    mimes: &["video/mp4", "video/3gpp", "video/3gp"],
+    max_bytes: 16 << 20,
+    has_caption: true,
+    has_file_name: false,
+};
+const DOCUMENT: Kind =
+    Kind { name: "document", mimes: &[], max_bytes: 100 << 20, has_caption: true, has_file_name: true };
+const STICKER: Kind = Kind {
+    name: "sticker",
+    mimes: &["image/webp"],
+    max_bytes: 500 << 10,
+    has_caption: false,
+    has_file_name: false,
+};
+
+impl Kind {
+    /// Whether WhatsApp takes media of this type and size, as far as they are known. It says so only after it has taken the
+    /// message, otherwise.
+    pub(super) fn check(&self, mime: Option<&str>, bytes: Option<u64>) -> Result<(), ChannelError> {
+        let essence = mime.map(|mime| mime.split(';').next().unwrap_or(mime).trim().to_ascii_lowercase());
+        if let Some(mime) = essence
+            && !self.mimes.is_empty()
+            && !self.mimes.contains(&&*mime)
+        {
+            let problem =
+                format!("WhatsApp takes no {} of type `{mime}`, only {}", self.name, self.mimes.join(", "));
+            return Err(unsupported(problem));
+        }
+        if let Some(bytes) = bytes.filter(|bytes| *bytes > self.max_bytes) {
+            let problem = format!("the {} has {bytes} bytes; WhatsApp takes {}", self.name, self.max_bytes);
+            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, problem));
+        }
+        Ok(())
+    }
+}
+
+/// The media of a content, if it has some.
+pub(super) fn media_of(body: &ContentBody) -> Option<(&'static Kind, &OutboundMedia)> {
+    Some(match body {
+        ContentBody::Image(media) => (&IMAGE, media),
+        ContentBody::Audio(media) => (&AUDIO, media),
+        ContentBody::Video(media) => (&VIDEO, media),
+        ContentBody::Document(media) => (&DOCUMENT, media),
+        ContentBody::Sticker(media) => (&STICKER, media),
+        _ => return None,
+    })
+}
+
+fn object(kind: &Kind, media: &OutboundMedia) -> Result<Value, ChannelError> {
+    kind.check(media.mime.as_deref(), None)?;
+    let mut object = match &media.source {
+        MediaSource::Url(url) => json!({ "link": url }),
+        MediaSource::Id(id) => json!({ "id": id }),
+        _ => return Err(unsupported("WhatsApp takes media as a URL, a file or an id")),
+    };
+    match &media.caption {
+        Some(caption) if kind.has_caption => object["caption"] = json!(caption),
+        Some(_) => return Err(unsupported(format!("WhatsApp shows no caption with {}", kind.name))),
+        None => {}
+    }
+    if let Some(name) = media.file_name.as_ref().filter(|_| kind.has_file_name) {
+        object["filename"] = json!(name);
+    }
+    Ok(object)
+}
+
+/// Up to three choices are buttons, and more are rows of a list. So are choices whose titles do not fit on buttons, and those
+/// of a text that is too long for buttons.
+fn with_buttons(content: &Content, list_button: &str) -> Result<Value, ChannelError> {
+    let (header, text) = match &content.body {
+        ContentBody::Text { text } => (None, text.as_str()),
+        ContentBody::Image(media) | ContentBody::Video(media) | ContentBody::Document(media) => {
+            (media_of(&content.body), media.caption.as_deref().unwrap_or(""))
+        }
+        _ => {
+            return Err(unsupported("WhatsApp shows buttons below texts, images, videos and documents only"));
+        }
+    };
+    if text.trim().is_empty() {
+        return Err(unsupported("WhatsApp shows buttons only below a text: give a caption"));
+    }
+    let buttons = &content.buttons;
+    let fits = |button: &Button| utf16(&button.title) <= BUTTON_TITLE;
+    let as_buttons = buttons.len() <= BUTTONS && utf16(text) <= BUTTONS_TEXT && buttons.iter().all(fits);
+    let max_id = if as_buttons || header.is_some() { BUTTON_ID } else { ROW_ID };
+    if let Some(long) =
+        buttons.iter().find(|button| button.id.is_empty() || button.id.chars().count() > max_id)
+    {
+        return Err(unsupported(format!(
+            "the id of the button `{}` has not 1 to {max_id} characters",
+            long.title
+        )));
+    }
+    let mut interactive = if as_buttons || header.is_some() {
+        if buttons.len() > BUTTONS {
+            return Err(unsupported(format!("WhatsApp shows at most {BUTTONS} buttons below media")));
+        }
+        let reply = |button: &Button| json!({ "type": "reply", "reply": { "id": button.id, "title": clipped(&button.title, BUTTON_TITLE) } });
+        json!({ "type": "button", "action": { "buttons": buttons.iter().map(reply).collect::<Vec<_>>() } })
+    } else {
+        if buttons.len() > ROWS {
+            return Err(unsupported(format!("WhatsApp shows at most {ROWS} choices")));
+        }
+        let rows: Vec<_> = buttons.iter().map(row).collect();
+        let button = clipped(list_button, BUTTON_TITLE);
+        json!({ "type": "list", "action": { "button": button, "sections": [{ "rows": rows }] } })
+    };
+    let max = if interactive["type"] == "list" { LIST_TEXT } else { BUTTONS_TEXT };
+    if utf16(text) > max {
+        let problem = format!("a text with these buttons has at most {max} characters");
+        return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, problem));
+    }
+    interactive["body"] = json!({ "text": text });
+    if let Some((kind, media)) = header {
+        let mut object = object(kind, media)?;
+        if let Some(object) = object.as_object_mut() {
+            object.remove("caption");
+        }
+        interactive["header"] = json!({ "type": kind.name, (kind.name): object });
+    }
+    Ok(json!({ "type": "interactive", "interactive": interactive }))
+}
+
+/// A title that is cut is shown below in full.
+fn row(button: &Button) -> Value {
+    let title = clipped(&button.title, ROW_TITLE);
+    let mut row = json!({ "id": button.id, "title": title });
+    if title != button.title {
+        row["description"] = json!(clipped(&button.title, ROW_DESCRIPTION));
+    }
+    row
+}
+
+pub(super) fn unsupported(problem: impl Into<String>) -> ChannelError {
+    ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, problem)
+}

@@ -1,0 +1,56 @@
+//! What is wrong in a configuration is said at once, and secrets are not said at all.
+
+use botmesh_core::error::ErrorClass;
+use botmesh_meta::{MetaConfig, WhatsApp};
+use botmesh_testing::FakeGraph;
+
+use crate::support::config;
+use crate::whatsapp::send;
+
+fn good() -> MetaConfig {
+    MetaConfig::new("token", "secret", "verify")
+}
+
+#[test]
+fn what_cannot_work_is_named() {
+    for (field, config) in [
+        ("meta.token", MetaConfig::new("", "secret", "verify")),
+        ("meta.token", MetaConfig::new("a\nb", "secret", "verify")),
+        ("meta.app_secret", MetaConfig::new("token", "", "verify")),
+        ("meta.verify_token", MetaConfig::new("token", "secret", "")),
+        ("meta.base_url", good().with_base_url("graph.facebook.com")),
+        ("meta.path", good().with_path("webhook")),
+    ] {
+        let error = WhatsApp::new("1", config).expect_err(field);
+        assert_eq!(error.field, field);
+    }
+    for number in ["", "+1 555", "abc"] {
+        assert_eq!(WhatsApp::new(number, good()).expect_err("no id").field, "meta.phone_number_id");
+    }
+}
+
+#[test]
+fn secrets_are_in_no_text_that_people_read() {
+    let config = MetaConfig::new("T0KEN", "S3CRET", "V3RIFY");
+    let channel = WhatsApp::new("1", config.clone()).expect("a channel");
+    let error = WhatsApp::new("1", MetaConfig::new("a\nT0KEN", "S3CRET", "V3RIFY")).expect_err("no token");
+    let shown = format!("{config:?} {channel:?} {error} {error:?}");
+    for secret in ["T0KEN", "S3CRET", "V3RIFY"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_not_repeated_when_it_is_refused_or_not_seen() {
+    let graph = FakeGraph::start().await;
+    let wrong = MetaConfig::new("T0KEN", "S3CRET", "V3RIFY").with_base_url(graph.url());
+    let channel = WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, wrong).expect("a channel");
+    let error = send(&channel, "US.1", "hi").await.expect_err("it is refused");
+    assert_eq!((error.class, error.code.as_deref()), (ErrorClass::Auth, Some("190/460")));
+    assert!(error.detail.contains("***"), "the server repeats the token: {error}");
+    assert!(!format!("{error} {error:?}").contains("T0KEN"), "{error:?}");
+    let nobody = config(&graph).with_base_url("http://127.0.0.1:1");
+    let channel = WhatsApp::new("1", nobody).expect("a channel");
+    let error = send(&channel, "US.1", "hi").await.expect_err("nobody is there");
+    assert!(!format!("{error:?}").contains(FakeGraph::ACCESS_TOKEN), "{error:?}");
+}

@@ -1,0 +1,12 @@
+//! Meta's channels as Meta and a bot see them: over HTTP on both sides.
+
+mod batches;
+mod configured;
+mod edge;
+mod fuzz;
+mod media;
+mod page;
+mod refusals;
+mod snapshots;
+mod support;
+mod whatsapp;

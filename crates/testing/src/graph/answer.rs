@@ -1,0 +1,197 @@
+//! What Graph answers.
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State as Extracted};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use botmesh::TokioSpawner;
+use botmesh_core::spawn::Spawner;
+use serde_json::{Value, json};
+
+use super::strict::{self, Refused};
+use super::{Duration, Echo, FakeGraph, GraphFault, GraphMessage, Product, pause, within};
+
+/// The largest upload.
+const MAX_BODY: usize = 110 << 20;
+
+impl FakeGraph {
+    pub(super) fn routes(&self) -> Router {
+        Router::new().fallback(answer).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone())
+    }
+
+    async fn take(&self, product: Product, body: Value) -> Response {
+        if let Some(action) = body.get("sender_action").or_else(|| body.get("status")) {
+            let is_reaction = action == "react" || action == "unreact";
+            self.state().calls.push(body.clone());
+            return if is_reaction {
+                json_of(&json!({ "recipient_id": body["recipient"]["id"] }))
+            } else {
+                json_of(&json!({ "success": true }))
+            };
+        }
+        let fault = self.state().faults.pop_front();
+        match fault {
+            Some(GraphFault::Refuse { status, code, subcode }) => {
+                return refused(status, &(code, subcode, format!("(#{code}) refused")));
+            }
+            Some(GraphFault::Broken(status)) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+                return (status, "<html><body>Something went wrong</body></html>").into_response();
+            }
+            Some(GraphFault::LoseMessage) => return cut(),
+            _ => {}
+        }
+        let message = match self.accept(product, body) {
+            Ok(message) => message,
+            Err(error) => return refused(400, &error),
+        };
+        self.tell(product, &message).await;
+        match fault {
+            Some(GraphFault::LoseAnswer) => return cut(),
+            Some(GraphFault::Slow(wait)) => pause(wait).await,
+            _ => {}
+        }
+        json_of(&match product {
+            Product::WhatsApp => json!({
+                "messaging_product": "whatsapp", "contacts": [{ "input": message.to, "user_id": message.to }],
+                "messages": [{ "id": message.id }],
+            }),
+            _ => json!({ "recipient_id": message.to, "message_id": message.id }),
+        })
+    }
+
+    fn accept(&self, product: Product, body: Value) -> Result<GraphMessage, Refused> {
+        let id = self.next_id(if product == Product::WhatsApp { "wamid.OUT" } else { "m_OUT" });
+        let mut state = self.state();
+        let (to, delivered) = match product {
+            Product::WhatsApp => strict::whatsapp(&state, &body)?,
+            product => (strict::page(&state, product, &body)?, true),
+        };
+        let token = body.get("biz_opaque_callback_data").or_else(|| body["message"].get("metadata"));
+        let token = token.and_then(Value::as_str).map(str::to_owned);
+        let message = GraphMessage { id, to, token, delivered, body };
+        state.sent.push(message.clone());
+        drop(state);
+        self.shared.delivered.send_modify(|count| *count += usize::from(delivered));
+        Ok(message)
+    }
+
+    /// Posts what is to be posted about a message.
+    async fn tell(&self, product: Product, message: &GraphMessage) {
+        let echo = self.state().echo;
+        let mut posts = self.echoes(product, message);
+        if !message.delivered || echo == Echo::None {
+            posts.clear();
+        }
+        if echo == Echo::Reversed {
+            posts.reverse();
+        }
+        if echo == Echo::BeforeAnswer && !posts.is_empty() {
+            let first = posts.remove(0);
+            if within(Duration::from_secs(2), self.post_echo(product, &first)).await.is_none() {
+                posts.insert(0, first);
+            }
+        }
+        let server = self.clone();
+        let all = async move {
+            for post in posts {
+                server.post_echo(product, &post).await;
+            }
+        };
+        TokioSpawner.spawn("graph-echoes", Box::pin(all));
+    }
+
+    fn upload(&self, headers: &HeaderMap, body: &[u8]) -> Response {
+        let boundary = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()?.split_once("boundary="));
+        let part = boundary.and_then(|(_, boundary)| file_part(body, boundary.trim_matches('"')));
+        match part {
+            Some((mime, bytes)) => {
+                let id = self.keep_media(&mime, bytes);
+                json_of(&json!({ "id": id, "attachment_id": id }))
+            }
+            None => refused(400, &(100, 0, "(#100) no file".to_owned())),
+        }
+    }
+
+    fn about_media(&self, id: &str) -> Response {
+        match self.media(id) {
+            Some((mime, bytes)) => json_of(&json!({
+                "url": format!("{}/media/{id}", self.url()), "mime_type": mime, "file_size": bytes.len(), "id": id,
+            })),
+            None => refused(400, &(100, 33, "(#100) Unsupported get request".to_owned())),
+        }
+    }
+}
+
+async fn answer(
+    Extracted(server): Extracted<FakeGraph>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    let expected = format!("Bearer {}", FakeGraph::ACCESS_TOKEN);
+    let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok()).unwrap_or("");
+    if given != expected {
+        // Graph repeats what it was given.
+        return refused(401, &(190, 460, format!("Malformed access token {given}")));
+    }
+    match (method, &*path) {
+        (Method::GET, ["media", id]) => match server.media(id) {
+            Some((mime, bytes)) => ([(CONTENT_TYPE, mime)], bytes).into_response(),
+            None => StatusCode::NOT_FOUND.into_response(),
+        },
+        (Method::GET, [version, id]) if version.starts_with('v') => server.about_media(id),
+        (Method::POST, [_, _, "media" | "message_attachments"]) => server.upload(&headers, &body),
+        (Method::POST, [version, node, "messages"]) if version.starts_with('v') => {
+            let product = match *node {
+                FakeGraph::PHONE_NUMBER_ID => Product::WhatsApp,
+                FakeGraph::PAGE_ID => Product::Messenger,
+                FakeGraph::ACCOUNT_ID | "me" => Product::Instagram,
+                _ => return refused(400, &(100, 33, "(#100) no such node".to_owned())),
+            };
+            match serde_json::from_slice(&body) {
+                Ok(body) => server.take(product, body).await,
+                Err(error) => refused(400, &(100, 0, format!("(#100) no JSON: {error}"))),
+            }
+        }
+        _ => refused(400, &(2500, 0, format!("Unknown path components: {}", uri.path()))),
+    }
+}
+
+fn json_of(body: &Value) -> Response {
+    ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+fn refused(status: u16, (code, subcode, message): &Refused) -> Response {
+    let mut error =
+        json!({ "message": message, "type": "OAuthException", "code": code, "fbtrace_id": "AbCdEf" });
+    if *subcode != 0 {
+        error["error_subcode"] = json!(subcode);
+    }
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    (status, json_of(&json!({ "error": error }))).into_response()
+}
+
+/// An answer that ends before it begins: the connection is cut.
+fn cut() -> Response {
+    let broken = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "cut");
+    let stream = futures_util::stream::once(std::future::ready(Err::<Bytes, _>(broken)));
+    (StatusCode::OK, Body::from_stream(stream)).into_response()
+}
+
+/// The type and bytes of the part with a file name.
+fn file_part<'a>(body: &'a [u8], boundary: &str) -> Option<(String, &'a [u8])> {
+    let find = |text: &[u8], within: &[u8]| within.windows(text.len()).position(|window| window == text);
+    let named = find(b"filename=", body)?;
+    let head = find(b"\r\n\r\n", &body[named..])? + named;
+    let end = find(format!("\r\n--{boundary}").as_bytes(), &body[head + 4..])? + head + 4;
+    let lines = String::from_utf8_lossy(&body[named..head]).into_owned();
+    let kind = lines
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-type:").map(str::to_owned));
+    Some((kind.unwrap_or_default().trim().to_owned(), &body[head + 4..end]))
+}

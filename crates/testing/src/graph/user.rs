@@ -1,0 +1,125 @@
+use serde_json::{Value, json};
+
+use super::post::{page_of, whatsapp_body};
+use super::{FakeGraph, GraphMessage, Product};
+
+/// Somebody who writes to the bot through Meta.
+#[derive(Clone)]
+pub struct GraphUser {
+    server: FakeGraph,
+    pub(super) product: Product,
+    name: String,
+    id: String,
+    phone: Option<String>,
+}
+
+impl GraphUser {
+    pub(super) fn new(
+        server: FakeGraph,
+        product: Product,
+        name: &str,
+        id: &str,
+        phone: Option<&str>,
+    ) -> Self {
+        Self { server, product, name: name.to_owned(), id: id.to_owned(), phone: phone.map(str::to_owned) }
+    }
+
+    /// The user's id: the bot's chat with them.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Writes, and waits until the bot has taken it over. Returns the message's id.
+    ///
+    /// # Panics
+    /// If the bot has not taken it within 60 s.
+    pub async fn says(&self, text: &str) -> String {
+        self.deliver(self.text_body(text)).await
+    }
+
+    /// Presses a button or chooses a row that the bot showed.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn presses(&self, id: &str, title: &str) -> String {
+        let message = match self.product {
+            Product::WhatsApp => json!({
+                "type": "interactive",
+                "interactive": { "type": "button_reply", "button_reply": { "id": id, "title": title } },
+            }),
+            _ => json!({ "text": title, "quick_reply": { "payload": id } }),
+        };
+        self.deliver(self.body(message)).await
+    }
+
+    /// Sends a message of this form, without its id: `{"type": "image", "image": {…}}` on WhatsApp, `{"attachments": […]}`
+    /// elsewhere.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn sends(&self, message: Value) -> String {
+        self.deliver(self.body(message)).await
+    }
+
+    /// Is not reachable for the bot from now on.
+    pub fn blocks(&self) {
+        self.server.state().blocked.insert(self.id.clone());
+    }
+
+    /// Has not written for a day: only templates reach them.
+    pub fn is_silent_for_a_day(&self) {
+        self.server.state().out_of_window.insert(self.id.clone());
+    }
+
+    /// What the user sees from the bot, in order.
+    pub fn messages(&self) -> Vec<GraphMessage> {
+        let is_theirs =
+            |message: &GraphMessage| message.to == self.id || Some(&message.to) == self.phone.as_ref();
+        self.server.delivered().into_iter().filter(is_theirs).collect()
+    }
+
+    /// What the user reads from the bot, in order.
+    pub fn texts(&self) -> Vec<String> {
+        self.messages().iter().map(|message| message.text().to_owned()).collect()
+    }
+
+    async fn deliver(&self, body: Value) -> String {
+        let at = ["/entry/0/changes/0/value/messages/0/id", "/entry/0/messaging/0/message/mid"];
+        let id = at.iter().find_map(|path| body.pointer(path)?.as_str().map(str::to_owned));
+        self.server.deliver(self.product, body).await;
+        id.unwrap_or_default()
+    }
+
+    /// The post of a text.
+    pub(super) fn text_body(&self, text: &str) -> Value {
+        match self.product {
+            Product::WhatsApp => self.body(json!({ "type": "text", "text": { "body": text } })),
+            _ => self.body(json!({ "text": text })),
+        }
+    }
+
+    fn body(&self, mut message: Value) -> Value {
+        match self.product {
+            Product::WhatsApp => {
+                message["id"] = json!(self.server.next_id("wamid.IN"));
+                message["from_user_id"] = json!(self.id);
+                message["timestamp"] = json!("1795950000");
+                let mut contact = json!({ "profile": { "name": self.name }, "user_id": self.id });
+                if let Some(phone) = &self.phone {
+                    message["from"] = json!(phone);
+                    contact["wa_id"] = json!(phone);
+                }
+                whatsapp_body(json!({ "contacts": [contact], "messages": [message] }))
+            }
+            product => {
+                message["mid"] = json!(self.server.next_id("m_IN"));
+                let (object, page) = page_of(product);
+                let item = json!({
+                    "sender": { "id": self.id }, "recipient": { "id": page },
+                    "timestamp": 1_795_950_000_100_i64, "message": message,
+                });
+                json!({ "object": object, "entry": [{ "id": page, "time": 1_795_950_000_123_i64, "messaging": [item] }] })
+            }
+        }
+    }
+}
