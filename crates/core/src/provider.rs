@@ -148,7 +148,8 @@ pub trait InboundSink: Send + Sync + 'static {
     /// answer was lost is resolved by it. Tokens that the bot does not know are ignored; so is everything by default.
     ///
     /// # Errors
-    /// The journal cannot be read or written: let the channel deliver the event again.
+    /// The journal cannot be read or written, or the send is still under way and nobody knows whether this process will live to
+    /// record it: let the channel deliver the event again.
     ///
     /// # Cancel safety
     /// A dropped call may or may not have taken effect; delivering the event again is always safe.

@@ -2,16 +2,26 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Egress, Sent};
-use crate::core::error::{Cas, StoreError};
+use crate::core::error::{Cas, StoreError, StoreErrorKind};
 use crate::core::id::SendKey;
 use crate::core::journal::{Change, OutboxState};
 use crate::core::provider::SendReceipt;
 use crate::events::BotEvent;
 
-/// How often a confirmation is written again when somebody else changed the record meanwhile.
-const TRIES: usize = 5;
+/// How long a confirmation waits, again and again, for the call of this process that it is about. As often it is written
+/// again when somebody else changed the record meanwhile. Together 5 s.
+const PAUSES: [Duration; 10] = {
+    let mut pauses = [Duration::from_millis(5); 10];
+    let mut n = 1;
+    while n < pauses.len() {
+        pauses[n] = pauses[n - 1].saturating_mul(2);
+        n += 1;
+    }
+    pauses
+};
 
 /// The calls of the channel that are under way, and the echoes that came before their answers.
 #[derive(Debug, Default)]
@@ -34,25 +44,27 @@ impl Echoes {
     }
 
     /// Leaves an echo to the call that is under way, if there is one.
-    fn offer(&self, key: &SendKey, receipt: &SendReceipt) -> bool {
-        self.lock().get_mut(key).map(|slot| *slot = Some(receipt.clone())).is_some()
+    fn offer(&self, key: &SendKey, receipt: &SendReceipt) {
+        if let Some(slot) = self.lock().get_mut(key) {
+            *slot = Some(receipt.clone());
+        }
     }
 }
 
 impl Egress {
-    /// The channel has the message of this token.
+    /// The channel has the message of this token. Returns when that is durable: the channel does not tell it again.
     pub(crate) async fn confirm(&self, token: &SendKey, receipt: &SendReceipt) -> Result<(), StoreError> {
         let Some(open) = &self.world.journal else { return Ok(()) };
-        if self.world.echoes.offer(token, receipt) {
-            return Ok(());
-        }
-        for _ in 0..TRIES {
+        self.world.echoes.offer(token, receipt);
+        for pause in PAUSES {
             let Some(stored) = open.journal.outbox().get(token).await? else { return Ok(()) };
-            // In flight of this process: it has its answer, which is being recorded.
-            let known = stored.record.state == OutboxState::Sent
-                || stored.record.owner.as_ref() == Some(&open.journal.owner());
-            if known {
+            if stored.record.state == OutboxState::Sent {
                 return Ok(());
+            }
+            if stored.record.owner.as_ref() == Some(&open.journal.owner()) {
+                // In flight of this process: its call has the receipt now, and records it.
+                self.world.seams.clock.sleep(pause).await;
+                continue;
             }
             let Ok(record) = stored.record.confirm(receipt.message.clone(), self.world.now()) else {
                 return Ok(());
@@ -68,6 +80,7 @@ impl Egress {
                 return Ok(());
             }
         }
-        Ok(())
+        let problem = "the send is still under way; let the channel tell it again";
+        Err(StoreError::new(StoreErrorKind::Unavailable, "outbox", "confirm", problem))
     }
 }

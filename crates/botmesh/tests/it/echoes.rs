@@ -100,11 +100,33 @@ async fn an_echo_that_comes_while_the_channel_is_called_counts_when_the_answer_i
     stage.channel.fault_next(SendFault::HangAnswer);
     assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
     life.until("the call", || stage.channel.sent().len() == 1).await;
-    stage.channel.echo("ana").await.expect("an echo");
-    stage.channel.release();
-    life.settled().await;
+    let answered = async {
+        stage.channel.release();
+        life.settled().await;
+        stage.clock.advance(Duration::from_secs(1)).await;
+    };
+    // It is taken over when the journal has it.
+    let (echo, ()) = tokio::join!(stage.channel.echo("ana"), answered);
+    echo.expect("an echo");
     assert_eq!(state(&life).await, OutboxState::Sent);
     assert!(!life.event_names().contains(&"durability:ambiguous"));
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn an_echo_of_a_call_that_stands_still_is_asked_for_again() {
+    let stage = stage();
+    let life = start(&stage, OnAmbiguous::Auto);
+    stage.channel.fault_next(SendFault::HangAnswer);
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    life.until("the call", || stage.channel.sent().len() == 1).await;
+    let (echo, ()) = tokio::join!(stage.channel.echo("ana"), stage.clock.advance(Duration::from_secs(6)));
+    // If the process died now, nobody else would know of it.
+    assert!(echo.is_err(), "it is not journaled");
+    stage.channel.release();
+    life.settled().await;
+    stage.channel.echo("ana").await.expect("an echo");
+    assert_eq!(state(&life).await, OutboxState::Sent);
     life.stop().await;
 }
 
