@@ -1,23 +1,23 @@
 //! Why there is no turn.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::error::{
-    CoordinationUnavailable, CoordinationUnavailableReason, StoreError, StoreErrorKind,
+    CoordinationUnavailable, CoordinationUnavailableReason, LeaseLost, StoreError, StoreErrorKind,
 };
 
-/// Why a call is being tried again.
+/// Why something is being tried again.
 #[derive(Default)]
-pub(super) struct Failure(Mutex<Option<StoreError>>);
+pub(super) struct Failure(Mutex<Option<Arc<StoreError>>>);
 
 impl Failure {
-    pub(super) fn set(&self, error: StoreError) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    pub(super) fn set(&self, error: Option<StoreError>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error.map(Arc::new);
     }
 
-    pub(super) fn take(&self) -> Option<StoreError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(super) fn get(&self) -> Option<Arc<StoreError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -35,8 +35,10 @@ fn down(source: Source) -> CoordinationUnavailable {
     because(CoordinationUnavailableReason::Down, source)
 }
 
-pub(super) fn unreachable() -> CoordinationUnavailable {
-    down("the server cannot be reached".into())
+/// There is no session.
+pub(super) fn unopened(lost: Option<LeaseLost>) -> CoordinationUnavailable {
+    let since = lost.map(|lost| format!(" since the last one ended ({lost})")).unwrap_or_default();
+    down(format!("no session could be opened{since}").into())
 }
 
 pub(super) fn closed() -> CoordinationUnavailable {
@@ -52,10 +54,11 @@ pub(super) fn timeout(wait: Duration) -> CoordinationUnavailable {
     because(CoordinationUnavailableReason::Timeout, what.into())
 }
 
-pub(super) fn unavailable(error: StoreError) -> CoordinationUnavailable {
+pub(super) fn unavailable(error: impl Into<Arc<StoreError>>) -> CoordinationUnavailable {
+    let error = error.into();
     let reason = match error.kind() {
         StoreErrorKind::Full => CoordinationUnavailableReason::Overloaded,
         _ => CoordinationUnavailableReason::Down,
     };
-    because(reason, error.into())
+    because(reason, Box::new(error))
 }

@@ -10,6 +10,7 @@ use botmesh_core::coordinator::machine::Leaving;
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
 use super::bucket::Bucket;
+use super::failure::Failure;
 use super::session::Session;
 
 /// What is to be done besides the calls.
@@ -18,8 +19,6 @@ pub(super) enum Job {
     Leave { session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving },
     /// Ask for every ticket of a session, those that hold too, until each is confirmed.
     Ask(Arc<Session>),
-    /// Tell the server of the end of a session.
-    End(Arc<Session>),
 }
 
 pub(super) struct Lane {
@@ -32,6 +31,8 @@ pub(super) struct Lane {
     /// Tells of a ticket that asks before all others.
     pub(super) sooner: Notify,
     pub(super) jobs: mpsc::UnboundedSender<Job>,
+    /// Why no session can be opened.
+    pub(super) refused: Failure,
     largest: AtomicU64,
     order: Order,
 }
@@ -45,6 +46,7 @@ impl Lane {
             opened: Notify::new(),
             sooner: Notify::new(),
             jobs,
+            refused: Failure::default(),
             largest: AtomicU64::new(floor.0),
             order: Order::default(),
         }

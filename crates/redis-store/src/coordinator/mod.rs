@@ -30,14 +30,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use botmesh_core::coordinator::machine::{Leaving, Locking, Standing};
 use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
-use botmesh_core::entropy::{OsEntropy, random_hex};
+use botmesh_core::entropy::{OsEntropy, random_fraction, random_hex};
 use botmesh_core::error::{CoordinationUnavailable, LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::store::Store as _;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use self::failure::{Failure, closed, ended, overloaded, timeout, unavailable, unreachable};
+use self::failure::{Failure, closed, ended, overloaded, timeout, unavailable, unopened};
 use self::lane::{Job, Lane};
 use self::rules::keeps;
 use self::session::{Grant, Session, until_poll};
@@ -52,7 +52,7 @@ pub(crate) use rules::Altered;
 #[doc(hidden)]
 pub use rules::Rule;
 
-/// How long a call waits before it is tried again.
+/// How long a call waits before it is tried again, at least; at most twice as long.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Gives turns to the replicas of a bot through a Redis server (7.0 or newer) or a Cluster. Clones share their sessions.
@@ -244,6 +244,7 @@ impl RedisCoordinator {
         loop {
             let entry = Entry { key, session: &session.id, seq: *seq, mode, floor: session.lane.floor() };
             let answer = shared.wire.enter(&session.lane.bucket, entry, &shared.config).await;
+            shared.called(session, &answer);
             if session.end().is_some() {
                 return Ok(None);
             }
@@ -251,8 +252,8 @@ impl RedisCoordinator {
                 Ok(answer) if shared.is_of(session, &answer) => answer.what,
                 Ok(_) => return Ok(None),
                 Err(error) if error.retry() => {
-                    failure.set(error);
-                    shared.clock.sleep(RETRY).await;
+                    failure.set(Some(error));
+                    shared.clock.sleep(RETRY.mul_f64(1.0 + random_fraction(&*shared.entropy))).await;
                     continue;
                 }
                 Err(error) => return Err(unavailable(error)),
@@ -262,7 +263,9 @@ impl RedisCoordinator {
                 Standing::Overloaded => {
                     return Err(overloaded("as many tickets as may wait for the key do".into()));
                 }
-                Standing::Dead | Standing::Unknown => {
+                // The dead before it are being buried.
+                Standing::Unknown => continue,
+                Standing::Dead => {
                     shared.lose(session, LeaseLostReason::Expired);
                     return Ok(None);
                 }
@@ -283,13 +286,21 @@ impl RedisCoordinator {
         let wait = shared.config.turn_wait;
         tokio::select! {
             done = work => done,
-            () = shared.clock.sleep(wait) => match failure.take() {
-                Some(error) => Err(unavailable(error)),
-                None if shared.session(self.lane(key)).is_none_or(|session| session.end().is_some()) => {
-                    Err(unreachable())
-                }
-                None => Err(timeout(wait)),
-            },
+            () = shared.clock.sleep(wait) => Err(match failure.get() {
+                Some(error) => unavailable(error),
+                None => self.why_unopened(self.lane(key)).unwrap_or_else(|| timeout(wait)),
+            }),
+        }
+    }
+
+    /// Why a lane has no session, if it has none.
+    fn why_unopened(&self, lane: &Lane) -> Option<CoordinationUnavailable> {
+        let last = self.inner.shared.session(lane);
+        let end = last.as_ref().map(|last| last.end());
+        match (end, lane.refused.get()) {
+            (Some(None), _) => None,
+            (_, Some(error)) => Some(unavailable(error)),
+            (end, None) => Some(unopened(end.flatten())),
         }
     }
 
@@ -362,7 +373,7 @@ impl Coordinator for RedisCoordinator {
         let wait = self.inner.shared.config.command_timeout() * 2;
         match before(self.usable(lane), self.inner.shared.clock.sleep(wait)).await {
             Some(session) => session?,
-            None => return Err(unreachable()),
+            None => return Err(self.why_unopened(lane).unwrap_or_else(|| timeout(wait))),
         };
         let wire = &self.inner.shared.wire;
         let answer = wire.lock_acquire(&lane.bucket, key, token, lock_ttl(ttl)).await;

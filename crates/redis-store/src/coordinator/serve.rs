@@ -22,7 +22,7 @@ use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::shared::Shared;
 use super::start::hear;
-use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, end, next_delay};
+use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, next_delay};
 use super::wire::Push;
 
 /// Works until the coordinator is closed or dropped. It hears from now on, not from when it is polled first.
@@ -129,11 +129,6 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
                     Box::pin(leave(shared, session, key, seq, leaving))
                 }
                 Job::Ask(session) => Box::pin(confirm(shared, session)),
-                Job::End(session) => Box::pin(async move {
-                    // Others go on as soon as the server knows. What was checked right before must have arrived.
-                    shared.clock.sleep(shared.margin).await;
-                    end(shared, &shared.wire, &session).await;
-                }),
             }),
             Some(()) = calls.next(), if !calls.is_empty() => {}
             () = lane.sooner.notified() => {}
@@ -155,7 +150,9 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
 
 /// Whether the ticket stands as this replica believes.
 async fn ask(shared: &Arc<Shared>, session: &Arc<Session>, key: &Arc<str>, seq: u64) -> bool {
-    let as_believed = match shared.wire.poll(&session.lane.bucket, key, &session.id, seq).await {
+    let answer = shared.wire.poll(&session.lane.bucket, key, &session.id, seq).await;
+    shared.called(session, &answer);
+    let as_believed = match answer {
         Ok(answer) => shared.polled(session, seq, answer),
         // Soon again: what it asks for may have happened while nothing was heard.
         Err(_) => {
@@ -200,7 +197,9 @@ async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
 async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
     let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
     loop {
-        match shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await {
+        let answer = shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await;
+        shared.called(&session, &answer);
+        match answer {
             Ok(answer) => {
                 session.left(seq);
                 if session.end().is_none()

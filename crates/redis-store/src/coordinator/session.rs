@@ -76,6 +76,8 @@ pub(super) struct Session {
     beaten: AtomicU64,
     /// When the thread last looked at its clock for this session, in microseconds.
     looked: AtomicU64,
+    /// Since when no call was answered, in microseconds; 0 if the last one was.
+    failing: AtomicU64,
     last_seq: AtomicU64,
     tickets: Mutex<Tickets>,
     /// How often it became doubtful whether the server knows the tickets, and up to which time that was cleared up.
@@ -107,6 +109,7 @@ impl Session {
             valid_until: AtomicU64::new(micros(valid_until)),
             beaten: AtomicU64::new(micros(opened)),
             looked: AtomicU64::new(micros(opened)),
+            failing: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             tickets: Mutex::new(Tickets { idle: (0, opened), ..Tickets::default() }),
             doubts: AtomicU64::new(0),
@@ -154,6 +157,22 @@ impl Session {
 
     pub(super) fn look(&self, now: Duration) {
         self.looked.store(micros(now), Ordering::Release);
+    }
+
+    /// A call was answered.
+    pub(super) fn works(&self) {
+        if self.failing.load(Ordering::Relaxed) != 0 {
+            self.failing.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call failed. For how long all have.
+    pub(super) fn fails(&self, now: Duration) -> Duration {
+        let now_micros = micros(now).max(1);
+        match self.failing.compare_exchange(0, now_micros, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Duration::ZERO,
+            Err(since) => now.saturating_sub(Duration::from_micros(since)),
+        }
     }
 
     /// From now on it is in doubt whether the server knows the tickets. Whether nobody is clearing that up.

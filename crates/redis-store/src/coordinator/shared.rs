@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::coordinator::machine::{Ending, Leaving, Liveness, Standing};
-use botmesh_core::entropy::{OsEntropy, random_hex};
+use botmesh_core::entropy::{Entropy, random_hex};
 use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::bucket::place_of;
@@ -25,6 +25,7 @@ type Slot = (Arc<Lane>, Mutex<Option<Arc<Session>>>);
 pub(super) struct Shared {
     pub(super) config: RedisCoordinatorConfig,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) entropy: Arc<dyn Entropy>,
     pub(super) wire: Wire,
     pub(super) margin: Duration,
     /// The first part of the names of sessions, the one of the next session last. Those before are of lanes that still have a
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub(super) served: CancellationToken,
     lanes: Vec<Slot>,
     generations: AtomicU64,
+    /// The server is to be told of the end of these.
+    ends: mpsc::UnboundedSender<Arc<Session>>,
     /// Tells that pushes may not arrive.
     pub(super) unheard: Notify,
     /// What an operator must look into.
@@ -50,6 +53,8 @@ pub(super) struct Shared {
 pub(super) struct Begun {
     pub(super) incarnation: String,
     pub(super) margin: Duration,
+    pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) ends: mpsc::UnboundedSender<Arc<Session>>,
 }
 
 impl Shared {
@@ -63,6 +68,7 @@ impl Shared {
         Self {
             config,
             clock,
+            entropy: begun.entropy,
             wire,
             margin: begun.margin,
             incarnations: Mutex::new(vec![begun.incarnation]),
@@ -72,6 +78,7 @@ impl Shared {
             served: CancellationToken::new(),
             lanes: lanes.into_iter().map(|lane| (lane, Mutex::default())).collect(),
             generations: AtomicU64::new(0),
+            ends: begun.ends,
             unheard: Notify::new(),
             trouble: Mutex::default(),
         }
@@ -98,7 +105,7 @@ impl Shared {
         if incarnations.last().is_some_and(|name| of(name, lost)) {
             incarnations
                 .retain(|name| sessions.iter().any(|session| session.end().is_none() && of(name, session)));
-            incarnations.push(random_hex(&OsEntropy::new()));
+            incarnations.push(random_hex(&*self.entropy));
         }
     }
 
@@ -192,7 +199,20 @@ impl Shared {
                 "the session of this replica is lost with all its turns; it goes on under a new one"
             );
         }
-        session.lane.job(Job::End(Arc::clone(session)));
+        // When the thread has ended nobody is left who tells it.
+        drop(self.ends.send(Arc::clone(session)));
+    }
+
+    /// A call of a session was answered, or not. When all have failed for a lease it ends, though its heartbeats pass: others wait
+    /// for what it cannot give back.
+    pub(super) fn called<T>(&self, session: &Arc<Session>, answer: &Result<T, StoreError>) {
+        match answer {
+            Ok(_) => session.works(),
+            Err(error) if error.retry() && session.fails(self.clock.monotonic()) >= self.config.lease => {
+                self.lose(session, LeaseLostReason::CoordinatorLost);
+            }
+            Err(_) => {}
+        }
     }
 
     /// Whether an answer is of a session's epoch. If not, the server lost what the session knows.

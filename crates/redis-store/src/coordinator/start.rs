@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::bucket::{Bucket, HASH, ON_A_CLUSTER, wake};
 use super::config::RedisCoordinatorConfig;
 use super::lane::{Job, Lane};
+use super::session::Session;
 use super::shared::{Begun, Shared};
 use super::wire::Wire;
 use super::{serve, thread};
@@ -43,7 +44,8 @@ pub(super) async fn start(
     incarnation: String,
 ) -> Result<Arc<Shared>, StoreError> {
     config.validate().map_err(misuse)?;
-    let (shared, jobs) = prepare(&client, config, incarnation).await?;
+    let (ends, to_tell) = mpsc::unbounded_channel();
+    let (shared, jobs) = prepare(&client, config, incarnation, ends).await?;
     let (served, serving) = (Served(Arc::clone(&shared)), serve::run(Arc::clone(&shared), jobs));
     let (told, started) = oneshot::channel();
     let stopping = Stopping(Arc::clone(&shared));
@@ -58,7 +60,7 @@ pub(super) async fn start(
                         if told.send(Ok(())).is_err() {
                             stopping.0.stop.cancel();
                         }
-                        thread::run(Arc::clone(&stopping.0), beats).await;
+                        thread::run(Arc::clone(&stopping.0), beats, to_tell).await;
                     }
                     Err(error) => drop(told.send(Err(error))),
                 }
@@ -120,6 +122,7 @@ async fn prepare(
     client: &Client,
     config: RedisCoordinatorConfig,
     incarnation: String,
+    ends: mpsc::UnboundedSender<Arc<Session>>,
 ) -> Result<(Arc<Shared>, Jobs), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let connection = connection(client, &config);
@@ -144,7 +147,8 @@ async fn prepare(
     let wire = Wire::new(commands, Arc::clone(&clock));
     // Before the first ticket, so that no push is missed.
     hear(&wire.client, &wake(&prefix, &incarnation), &*clock).await?;
-    let begun = Begun { incarnation, margin: config.margin(round_trip) };
+    let entropy = Arc::new(OsEntropy::new());
+    let begun = Begun { incarnation, margin: config.margin(round_trip), entropy, ends };
     let (lanes, todo): (Vec<_>, Jobs) = (0..buckets)
         .map(|number| {
             let (jobs, todo) = mpsc::unbounded_channel();

@@ -8,8 +8,11 @@ use std::time::Duration;
 use botmesh_core::coordinator::machine::{Beat, Liveness};
 use botmesh_core::entropy::{Entropy, OsEntropy};
 use botmesh_core::error::LeaseLostReason;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
 
 use super::lane::Lane;
 use super::serve::hear_all;
@@ -29,7 +32,7 @@ pub(super) fn next_delay(delay: Duration) -> Duration {
 }
 
 /// Works until the coordinator is closed or dropped, and tells the server of it.
-pub(super) async fn run(shared: Arc<Shared>, beats: Wire) {
+pub(super) async fn run(shared: Arc<Shared>, beats: Wire, ends: mpsc::UnboundedReceiver<Arc<Session>>) {
     let mut reconnects = beats.client.reconnects();
     let watches = shared.lanes().map(|lane| watch(&shared, &beats, lane));
     tokio::select! {
@@ -37,6 +40,7 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire) {
         biased;
         () = shared.stop.cancelled() => {}
         _ = join_all(watches) => {}
+        () = tell(&shared, &beats, ends) => {}
         () = async { while !matches!(reconnects.recv().await, Err(RecvError::Closed)) { shared.doubt_all() } } => {}
     }
     let crashed = shared.crashed.load(Ordering::SeqCst);
@@ -46,6 +50,20 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire) {
         join_all(last.iter().map(|session| end(&shared, &beats, session))).await;
     }
     drop(beats.client.close().await);
+}
+
+/// Tells the server of sessions that are lost. Others go on as soon as it knows: what was checked right before must have arrived.
+async fn tell(shared: &Shared, beats: &Wire, mut ends: mpsc::UnboundedReceiver<Arc<Session>>) {
+    let mut telling = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(session) = ends.recv() => telling.push(async move {
+                shared.clock.sleep(shared.margin).await;
+                end(shared, beats, &session).await;
+            }),
+            Some(()) = telling.next(), if !telling.is_empty() => {}
+        }
+    }
 }
 
 /// Prolongs the lease of a lane, and ends its session when it cannot, or when nobody has used it for long.
@@ -142,12 +160,13 @@ async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     }
     loop {
         match shared.open(beats, lane).await {
-            Ok(Some(_)) => return,
+            Ok(Some(_)) => return lane.refused.set(None),
             Ok(None) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "no new session can be opened; it is tried again");
                 }
+                lane.refused.set(Some(error));
                 shared.clock.sleep(delay).await;
                 delay = next_delay(delay);
             }

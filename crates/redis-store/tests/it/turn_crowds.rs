@@ -98,6 +98,17 @@ async fn scripts_forgotten_between_pipelined_calls_change_no_order() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_is_not_full_of_the_dead() {
+    let redis = server();
+    let a = replica_at(redis.url(), short().with_max_waiters(10)).await;
+    for key in ["ana", "bea"] {
+        dead_tickets(&redis, key, 2000);
+    }
+    take(&a, "ana").await;
+    assert!(a.try_enter("bea").await.unwrap().is_some());
+}
+
 /// What only one may write to: it takes nothing from the past, and nothing of two at once.
 #[derive(Default)]
 struct Resource(Mutex<Vec<(Fence, SessionId, usize)>>);

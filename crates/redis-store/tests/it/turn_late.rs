@@ -8,7 +8,7 @@ use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReas
 use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
 use botmesh_test_servers::{Direction, End, Flow, Proxy, Redis};
 
-use crate::tools::{pause, server};
+use crate::tools::{pause, server, soon};
 use crate::turn_losses::take_in_the_end;
 use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, tickets, until};
 
@@ -16,6 +16,8 @@ use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, ti
 const BEAT: &str = "$1\r\n1\r\n$23\r\n{botmesh:turns:0}:state";
 /// What a request for a ticket has alone.
 const ENTER: &str = "$4\r\nwait\r\n";
+/// What every call about a key has alone: two keys.
+const CALLS: &str = "$1\r\n2\r\n$23\r\n{botmesh:turns:0}:state";
 const REFUSED: &str = "-ERR not now\r\n";
 
 async fn behind(redis: &Redis, config: RedisCoordinatorConfig) -> (Proxy, RedisCoordinator) {
@@ -77,6 +79,39 @@ async fn others_go_on_after_a_loss_when_what_was_checked_before_it_has_arrived()
     // The margin is 600 ms; the test may have been late to notice.
     assert!(waited > Duration::from_millis(150), "granted {waited:?} after the check of another one");
     assert!(!turn.was_given_back());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_calls_fail_for_a_lease_gives_way_though_its_heartbeats_pass() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short().with_turn_wait(LEASE * 4)).await;
+    let b = replica(&redis).await;
+    let (before, held, kept) = (a.session(), take(&a, "ana").await, take(&a, "bea").await);
+    let mut next = enter(&b, "ana").await;
+    proxy.answer(CALLS, "-LOADING not now\r\n", usize::MAX).unwrap();
+    held.release();
+    let turn = soon("the turn", next.granted()).await.unwrap();
+    assert_eq!(turn.previous_holder(), Some(&before));
+    assert_eq!(kept.lost().await.reason, LeaseLostReason::CoordinatorLost);
+    let refused = a.enter("carl").await.unwrap_err();
+    assert!(refused.source.unwrap().to_string().contains("loads its data"), "it says why");
+    proxy.heal();
+    assert_ne!(*take(&a, "bea").await.session(), before);
+    assert_eq!(turn.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_without_a_session_says_why_none_can_be_opened() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short().with_turn_wait(LEASE * 2)).await;
+    let held = take(&a, "ana").await;
+    proxy.answer(BEAT, "-LOADING not now\r\n", usize::MAX).unwrap();
+    assert_eq!(held.lost().await.reason, LeaseLostReason::CoordinatorLost);
+    let refused = a.enter("ana").await.unwrap_err();
+    assert_eq!(refused.reason, Reason::Down);
+    assert!(refused.source.unwrap().to_string().contains("loads its data"), "it says why");
+    proxy.heal();
+    take(&a, "ana").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@
 --   'waiting', the number, the holder, the rest of its lease
 --   'busy', the holder, the rest of its lease: for 'try', instead of waiting; the holder is asked whether it knows
 --   'overloaded'
+--   'unknown': the dead at the head were too many for one call; ask again
 --   'dead': the session is
 -- Nothing is written before everything that can be refused is.
 
@@ -21,6 +22,10 @@ local moved, member, number, previous = bury()
 local is_there = member and (member == own or redis.call('ZSCORE', KEYS[2], own))
 if ARGV[5] == 'try' then
   if member and member ~= own then
+    if not alive(session_of(member)) then
+      save()
+      return {epoch, 'unknown'}
+    end
     if moved then tell(member, number, previous) else push('n', member, number, previous) end
     save()
     local holder = session_of(member)
@@ -37,7 +42,7 @@ if not is_there then
   if tickets > tonumber(ARGV[4]) then
     if moved then tell(member, number, previous) end
     save()
-    return {epoch, 'overloaded'}
+    return {epoch, alive(session_of(member)) and 'overloaded' or 'unknown'}
   end
   last = math.max(last + 1, wall)
   redis.call('ZADD', KEYS[2], digits(last), own)
