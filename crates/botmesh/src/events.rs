@@ -10,7 +10,7 @@ use crate::core::coordinator::Fence;
 use crate::core::error::LeaseLostReason;
 use crate::core::id::{ChatId, ConversationKey, SendKey};
 use crate::core::notice::Notice;
-use crate::core::time::Timestamp;
+use crate::core::time::{Clock, Timestamp};
 use crate::handover::HandoverOutcome;
 
 /// How many events a slow listener may be behind before it misses the oldest.
@@ -350,24 +350,36 @@ impl fmt::Display for BotEvent {
 /// How many troubles are remembered; more are told each time.
 const MAX_TROUBLES: usize = 1000;
 
+/// A trouble that comes and goes is told again after this time at the earliest.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// Tells listeners and the log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct EventBus {
     listeners: broadcast::Sender<BotEvent>,
     troubles: Arc<Troubles>,
+    clock: Arc<dyn Clock>,
 }
 
-/// What fails at the moment, and how often it did.
+/// What fails at the moment, or did.
 #[derive(Debug, Default)]
 struct Troubles {
     /// Spares the lock as long as nothing fails.
     any: AtomicBool,
-    failures: Mutex<HashMap<String, u64>>,
+    known: Mutex<HashMap<String, Trouble>>,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    /// How often it has failed; 0 when it is over.
+    failures: u64,
+    is_told: bool,
+    told_at: Duration,
 }
 
 impl EventBus {
-    pub(crate) fn new() -> Self {
-        Self { listeners: broadcast::Sender::new(CAPACITY), troubles: Arc::default() }
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { listeners: broadcast::Sender::new(CAPACITY), troubles: Arc::default(), clock }
     }
 
     pub(crate) fn emit(&self, event: BotEvent) {
@@ -398,26 +410,34 @@ impl EventBus {
         self.emit(BotEvent::Error { context: context.into(), error });
     }
 
-    /// Something failed that is tried again and again: told the first time, until it [is over](Self::over).
+    /// Something failed that is tried again and again: told the first time, until it [is over](Self::over). One that comes and goes
+    /// is told once a minute.
     pub(crate) fn trouble(&self, context: impl Into<String>, error: &dyn std::error::Error) {
-        let context = context.into();
-        let first = {
-            let mut failures = self.troubles.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let (context, now) = (context.into(), self.clock.monotonic());
+        let tells = {
+            let mut known = self.troubles.known.lock().unwrap_or_else(PoisonError::into_inner);
             self.troubles.any.store(true, Ordering::Relaxed);
-            match failures.get_mut(&context) {
-                Some(failures) => {
-                    *failures += 1;
-                    false
+            if known.len() >= MAX_TROUBLES {
+                known.retain(|_, trouble| trouble.failures > 0);
+            }
+            match known.get_mut(&context) {
+                Some(trouble) => {
+                    trouble.failures += 1;
+                    let tells = !trouble.is_told && now >= trouble.told_at + QUIET;
+                    if tells {
+                        (trouble.is_told, trouble.told_at) = (true, now);
+                    }
+                    tells
                 }
                 None => {
-                    if failures.len() < MAX_TROUBLES {
-                        failures.insert(context.clone(), 1);
+                    if known.len() < MAX_TROUBLES {
+                        known.insert(context.clone(), Trouble { failures: 1, is_told: true, told_at: now });
                     }
                     true
                 }
             }
         };
-        match first {
+        match tells {
             true => self.error(context, error),
             false => tracing::debug!(context, error = describe(error), "it failed again"),
         }
@@ -428,13 +448,16 @@ impl EventBus {
         if !self.troubles.any.load(Ordering::Relaxed) {
             return;
         }
-        let ended = {
-            let mut failures = self.troubles.failures.lock().unwrap_or_else(PoisonError::into_inner);
-            let ended = failures.remove(context);
-            self.troubles.any.store(!failures.is_empty(), Ordering::Relaxed);
-            ended
+        let told = {
+            let mut known = self.troubles.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(trouble) = known.get_mut(context).filter(|trouble| trouble.failures > 0) else { return };
+            let failures = std::mem::take(&mut trouble.failures);
+            let told = std::mem::take(&mut trouble.is_told).then_some(failures);
+            let any = known.values().any(|trouble| trouble.failures > 0);
+            self.troubles.any.store(any, Ordering::Relaxed);
+            told
         };
-        if let Some(failures) = ended {
+        if let Some(failures) = told {
             self.emit(BotEvent::Recovered { context: context.to_owned(), failures });
         }
     }

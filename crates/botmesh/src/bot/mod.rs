@@ -140,10 +140,11 @@ impl Bot {
 
     fn new(definition: Definition) -> Self {
         let metrics = Arc::new(Metrics::new(&definition.scope.id()));
+        let events = EventBus::new(Arc::clone(&definition.seams.clock));
         let shared = Shared {
             definition: Mutex::new(Some(definition)),
             running: OnceLock::new(),
-            events: EventBus::new(),
+            events,
             metrics,
             stop: Stop::default(),
             started: CancellationToken::new(),

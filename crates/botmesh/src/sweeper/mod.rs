@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, Semaphore};
 
+use crate::core::coordinator::Trouble;
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::ConversationKey;
 use crate::core::journal::{Change, InboxRecord, InboxState, Leased, Owner, Stored, Unreadable};
@@ -33,6 +34,7 @@ const MAX_SENDING: usize = 32;
 
 const RECOVERING: &str = "taking up unfinished messages";
 const COORDINATION: &str = "sharing turns";
+const CLOCK: &str = "the clock of the turns";
 const SWEEPING: &str = "sweeping";
 
 /// It sweeps, and leaves what may take long to the background: a chat that is slow holds back no other.
@@ -116,9 +118,15 @@ impl Sweeper {
     async fn sweep(&self) -> Result<(), StoreError> {
         let _sweeping = self.sweeping.lock().await;
         self.world.metrics.tell_gauges(self.world.now());
-        match self.world.replicas.coordinator.trouble() {
-            Some(error) => self.world.events.trouble(COORDINATION, &*error),
-            None => self.world.events.over(COORDINATION),
+        for about in Trouble::ALL {
+            let context = match about {
+                Trouble::Clock => CLOCK,
+                _ => COORDINATION,
+            };
+            match self.world.replicas.coordinator.trouble(about) {
+                Some(error) => self.world.events.trouble(context, &*error),
+                None => self.world.events.over(context),
+            }
         }
         if let Some(open) = &self.world.journal {
             // What is claimed without a lease is anybody's.

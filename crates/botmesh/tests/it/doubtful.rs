@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use botmesh::Coordination;
 use botmesh::core::coordinator::{Coordinator, Fence, MemoryCoordinator, MemoryHub, Ticket, TicketHandle};
-use botmesh::core::coordinator::{Turn, TurnHandle};
+use botmesh::core::coordinator::{Trouble, Turn, TurnHandle};
 use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::error::{CoordinationUnavailable, LeaseLost, StoreError, StoreErrorKind};
 use botmesh::core::id::SessionId;
@@ -17,12 +17,12 @@ use tokio::sync::watch;
 
 use crate::support::Stage;
 
-type Trouble = Arc<Mutex<Option<Arc<StoreError>>>>;
+type Troubles = Arc<Mutex<Vec<(Trouble, Arc<StoreError>)>>>;
 
 struct Doubtful {
     inner: MemoryCoordinator,
     doubt: watch::Sender<bool>,
-    trouble: Trouble,
+    troubles: Troubles,
 }
 
 struct DoubtfulTicket(Ticket, watch::Receiver<bool>);
@@ -33,7 +33,7 @@ impl Doubtful {
     fn new(stage: &Stage) -> Self {
         let hub = MemoryHub::new(Arc::new(stage.clock.clone()));
         let inner = hub.coordinator(&SeededEntropy::new(2));
-        Self { inner, doubt: watch::Sender::new(false), trouble: Trouble::default() }
+        Self { inner, doubt: watch::Sender::new(false), troubles: Troubles::default() }
     }
 }
 
@@ -48,8 +48,9 @@ impl Coordinator for Doubtful {
         Ok(Ticket::new(ticket.fence(), Box::new(DoubtfulTicket(ticket, self.doubt.subscribe()))))
     }
 
-    fn trouble(&self) -> Option<Arc<StoreError>> {
-        self.trouble.lock().expect("no panic").clone()
+    fn trouble(&self, about: Trouble) -> Option<Arc<StoreError>> {
+        let troubles = self.troubles.lock().expect("no panic");
+        troubles.iter().find(|(of, _)| *of == about).map(|(_, error)| Arc::clone(error))
     }
 
     async fn acquire_lock_fenced(
@@ -134,15 +135,17 @@ async fn a_turn_in_doubt_sends_nothing_until_it_is_confirmed() {
 async fn trouble_of_the_coordinator_is_told_once_until_it_is_over() {
     let stage = Stage::new(Resolve::Never);
     let coordinator = Doubtful::new(&stage);
-    let trouble = Arc::clone(&coordinator.trouble);
+    let troubles = Arc::clone(&coordinator.troubles);
     let mut life = stage.start(|bot| {
         bot.coordination(Coordination::new(coordinator)).otherwise(async |c: Ctx| c.reply("hi").await)
     });
     life.started().await;
     for event in ["1", "2"] {
-        let error = StoreError::new(StoreErrorKind::Denied, "test", "turns", "no pushes arrive");
-        for (is_there, expected) in [(Some(Arc::new(error)), vec!["error"]), (None, vec![])] {
-            *trouble.lock().expect("no panic") = is_there;
+        let error = |what| Arc::new(StoreError::new(StoreErrorKind::Denied, "test", "turns", what));
+        let pushes = (Trouble::Pushes, error("no pushes arrive"));
+        let both = vec![pushes.clone(), (Trouble::Clock, error("the clock stands still"))];
+        for (there, expected) in [(vec![pushes], vec!["error"]), (both, vec!["error"]), (vec![], vec![])] {
+            *troubles.lock().expect("no panic") = there;
             for _ in 0..30 {
                 stage.clock.advance(Duration::from_secs(1)).await;
             }

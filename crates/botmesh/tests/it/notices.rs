@@ -100,6 +100,29 @@ async fn what_fails_in_every_sweep_is_told_once_and_again_when_it_works() {
 }
 
 #[tokio::test]
+async fn h09_what_fails_and_works_by_turns_is_told_once_a_minute() {
+    let stage = Stage::new(Resolve::Never);
+    let mut life = stage.start(desk);
+    life.say("m0", "hi", 1).await;
+    life.settled().await;
+    told(&mut life);
+    for _ in 0..10 {
+        life.store.set_down(true);
+        stage.clock.advance(Duration::from_secs(3)).await;
+        life.store.set_down(false);
+        stage.clock.advance(Duration::from_secs(2)).await;
+    }
+    assert_eq!(names(&told(&mut life)), ["error", "recovered"], "ten times within 50 seconds");
+    life.store.set_down(true);
+    stage.clock.advance(Duration::from_secs(20)).await;
+    assert_eq!(names(&told(&mut life)), ["error"], "what lasts is told");
+    life.store.set_down(false);
+    stage.clock.advance(Duration::from_secs(5)).await;
+    assert_eq!(names(&told(&mut life)), ["recovered"]);
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn a_record_that_cannot_be_read_is_told_once() {
     let kv = Arc::new(MemoryKv::new());
     let stage = Stage::with_kv(Resolve::Never, Arc::clone(&kv) as Arc<dyn DurableKv>);

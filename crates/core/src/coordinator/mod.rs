@@ -111,14 +111,30 @@ pub trait Coordinator: Send + Sync + 'static {
         let _ = floor;
     }
 
-    /// What an operator must look into although turns are given, such as pushes that do not arrive. The bot tells of it once, as
-    /// an event `error`, until it is over. `None`, the default, if there is nothing.
-    fn trouble(&self) -> Option<Arc<StoreError>> {
+    /// What an operator must look into although turns are given. The bot tells of each once, as an event `error`, until it is over.
+    /// `None`, the default, if there is nothing.
+    fn trouble(&self, about: Trouble) -> Option<Arc<StoreError>> {
+        let _ = about;
         None
     }
 
     /// Ends the session: abandons every ticket and turn and lets others go on at once. Later calls fail.
     async fn close(&self);
+}
+
+/// What may be wrong with a coordinator that gives turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// Pushes do not arrive: this replica asks for its turns, and has them later.
+    Pushes,
+    /// The server's clock stands still: no lease ends, and nobody goes on after a replica that died.
+    Clock,
+}
+
+impl Trouble {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Pushes, Self::Clock];
 }
 
 /// A place in a key's queue. Dropping it gives it back.

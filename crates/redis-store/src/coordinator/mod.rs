@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::coordinator::machine::{Leaving, Locking, Standing};
-use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Turn, TurnHandle};
+use botmesh_core::coordinator::{Coordinator, Fence, Ticket, TicketHandle, Trouble, Turn, TurnHandle};
 use botmesh_core::entropy::{OsEntropy, random_fraction, random_hex};
 use botmesh_core::error::{CoordinationUnavailable, LeaseLost, LeaseLostReason, StoreError};
 use botmesh_core::id::SessionId;
@@ -415,8 +415,8 @@ impl Coordinator for RedisCoordinator {
         self.inner.shared.lanes().for_each(|lane| lane.saw(floor));
     }
 
-    fn trouble(&self) -> Option<Arc<StoreError>> {
-        self.inner.shared.trouble()
+    fn trouble(&self, about: Trouble) -> Option<Arc<StoreError>> {
+        self.inner.shared.trouble(about)
     }
 
     async fn close(&self) {

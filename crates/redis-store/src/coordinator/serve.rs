@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use botmesh_core::coordinator::Trouble;
 use botmesh_core::coordinator::machine::Leaving;
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use fred::types::config::Server;
@@ -102,14 +103,14 @@ async fn subscribe(shared: &Arc<Shared>) {
     let mut delay = FIRST_DELAY;
     while let Err(error) = hear_all(shared).await {
         // What cannot be reached is not heard either; that is told by others.
-        if error.kind() == StoreErrorKind::Denied && shared.trouble().is_none() {
+        if error.kind() == StoreErrorKind::Denied && shared.trouble(Trouble::Pushes).is_none() {
             tracing::warn!(%error, "turns are not pushed to this replica, which has to ask for them");
-            shared.set_trouble(Some(error));
+            shared.set_unpushed(Some(error));
         }
         shared.clock.sleep(delay).await;
         delay = next_delay(delay);
     }
-    shared.set_trouble(None);
+    shared.set_unpushed(None);
     // What was pushed before may be lost.
     shared.doubt_all();
 }

@@ -1,12 +1,14 @@
 //! What the handles of a coordinator share with its thread and with what serves their calls.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use botmesh_core::coordinator::Trouble;
 use botmesh_core::coordinator::machine::{Ending, Leaving, Liveness, Standing};
 use botmesh_core::entropy::{Entropy, random_hex};
-use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError};
+use botmesh_core::error::{LeaseLost, LeaseLostReason, StoreError, StoreErrorKind};
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
 use tokio::sync::{Notify, mpsc};
@@ -14,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::bucket::place_of;
 use super::config::RedisCoordinatorConfig;
+use super::failure::Failure;
 use super::lane::{Job, Lane};
 use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::wire::{Answer, Push, Wire};
+use crate::error::BACKEND;
 
 /// A lane, and its last session.
 type Slot = (Arc<Lane>, Mutex<Option<Arc<Session>>>);
@@ -33,6 +37,7 @@ pub(super) struct Shared {
     incarnations: Mutex<Vec<String>>,
     /// Cancelled when the coordinator is closed or dropped.
     pub(super) stop: CancellationToken,
+    end: OnceLock<LeaseLostReason>,
     /// The thread ends without a word to the server.
     pub(super) crashed: AtomicBool,
     /// Cancelled when the thread has told the server.
@@ -45,8 +50,11 @@ pub(super) struct Shared {
     ends: mpsc::UnboundedSender<Arc<Session>>,
     /// Tells that pushes may not arrive.
     pub(super) unheard: Notify,
-    /// What an operator must look into.
-    trouble: Mutex<Option<Arc<StoreError>>>,
+    /// Why pushes do not arrive.
+    unpushed: Failure,
+    /// The lanes at whose servers the clock stands still, and what that is.
+    still: Mutex<BTreeSet<usize>>,
+    stopped_clock: Failure,
 }
 
 /// Who the replica is, and what it found out about the server.
@@ -73,6 +81,7 @@ impl Shared {
             margin: begun.margin,
             incarnations: Mutex::new(vec![begun.incarnation]),
             stop: CancellationToken::new(),
+            end: OnceLock::new(),
             crashed: AtomicBool::new(false),
             stopped: CancellationToken::new(),
             served: CancellationToken::new(),
@@ -80,7 +89,9 @@ impl Shared {
             generations: AtomicU64::new(0),
             ends: begun.ends,
             unheard: Notify::new(),
-            trouble: Mutex::default(),
+            unpushed: Failure::default(),
+            still: Mutex::default(),
+            stopped_clock: Failure::default(),
         }
     }
 
@@ -109,12 +120,35 @@ impl Shared {
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<Arc<StoreError>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn trouble(&self, about: Trouble) -> Option<Arc<StoreError>> {
+        match about {
+            Trouble::Pushes => self.unpushed.get(),
+            Trouble::Clock => self.stopped_clock.get(),
+            _ => None,
+        }
     }
 
-    pub(super) fn set_trouble(&self, trouble: Option<StoreError>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(Arc::new);
+    pub(super) fn set_unpushed(&self, error: Option<StoreError>) {
+        self.unpushed.set(error);
+    }
+
+    /// Whether the clock of a lane's server goes.
+    pub(super) fn set_clock(&self, lane: &Lane, goes: bool) {
+        let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, _) =
+            (still.len(), if goes { still.remove(&lane.number) } else { still.insert(lane.number) });
+        if before == 0 && !still.is_empty() {
+            let what = format!(
+                "{}: its clock has stood still for a lease, so that no lease ends and nobody goes on after a replica that died; \
+                 start it again, and see to the clock of its host",
+                self.wire.client.place()
+            );
+            let error = StoreError::new(StoreErrorKind::Incompatible, BACKEND, "turns", what);
+            tracing::warn!(%error, "the server's clock stands still");
+            self.stopped_clock.set(Some(error));
+        } else if before != 0 && still.is_empty() {
+            self.stopped_clock.set(None);
+        }
     }
 
     fn slot(&self, lane: &Lane) -> MutexGuard<'_, Option<Arc<Session>>> {
@@ -136,8 +170,9 @@ impl Shared {
         self.session(&self.lanes[0].0)
     }
 
-    /// Ends everything for good. Nothing is sent to the server.
+    /// Ends everything for good. Nothing is sent to the server. Whoever ends it first says why.
     pub(super) fn finish(&self, reason: LeaseLostReason) {
+        let reason = *self.end.get_or_init(|| reason);
         self.stop.cancel();
         for session in self.sessions() {
             session.finish(reason);

@@ -43,9 +43,8 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, ends: mpsc::UnboundedR
         () = tell(&shared, &beats, ends) => {}
         () = async { while !matches!(reconnects.recv().await, Err(RecvError::Closed)) { shared.doubt_all() } } => {}
     }
-    let crashed = shared.crashed.load(Ordering::SeqCst);
-    shared.finish(if crashed { LeaseLostReason::Expired } else { LeaseLostReason::Released });
-    if !crashed {
+    shared.finish(LeaseLostReason::Released);
+    if !shared.crashed.load(Ordering::SeqCst) {
         let last = shared.sessions();
         join_all(last.iter().map(|session| end(&shared, &beats, session))).await;
     }
@@ -72,6 +71,8 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
     let mut due = clock.monotonic() + lease / 3;
     let mut failing = false;
     let mut beat = next_beat(0);
+    // What the server's clock was last, and when it was first seen so.
+    let mut seen = (0, due);
     loop {
         let session = match shared.session(lane) {
             Some(session) if session.end().is_none() => session,
@@ -95,6 +96,7 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         }
         let sent = shared.look(&session);
         if lane.number != 0 && session.retire(sent, idle_time(shared)) {
+            shared.set_clock(lane, true);
             end(shared, beats, &session).await;
             continue;
         }
@@ -110,11 +112,15 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         shared.look(&session);
         match answer {
             Some(Ok(answer)) if !shared.is_of(&session, &answer) => {}
-            Some(Ok(answer)) if answer.what == Liveness::Dead => {
+            Some(Ok(answer)) if answer.what.0 == Liveness::Dead => {
                 shared.lose(&session, LeaseLostReason::Expired);
             }
-            Some(Ok(_)) => {
+            Some(Ok(answer)) => {
                 shared.beat(&session, sent);
+                if seen.0 != answer.what.1 {
+                    seen = (answer.what.1, sent);
+                }
+                shared.set_clock(lane, sent.saturating_sub(seen.1) < lease);
                 beat = next_beat(beat.number);
                 due = sent + lease / 3;
                 failing = false;

@@ -128,7 +128,16 @@ impl Texts {
     }
 
     pub(super) fn liveness(mut self) -> Result<Liveness, Unexpected> {
+        self.alive()
+    }
+
+    fn alive(&mut self) -> Result<Liveness, Unexpected> {
         Ok(if self.text()? == "alive" { Liveness::Alive } else { Liveness::Dead })
+    }
+
+    /// And the wall clock.
+    fn beaten(mut self) -> Result<(Liveness, u64), Unexpected> {
+        Ok((self.alive()?, self.number()?))
     }
 
     pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
@@ -247,16 +256,17 @@ impl Wire {
         self.call(bucket, &scripts::OPEN, None, args, Texts::liveness).await
     }
 
+    /// Answers also with the server's wall clock, in microseconds.
     pub(super) async fn beat(
         &self,
         bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
         beat: Beat,
-    ) -> Result<Answer<Liveness>, StoreError> {
+    ) -> Result<Answer<(Liveness, u64)>, StoreError> {
         let args =
             vec![text(session.as_str()), digits(micros(lease)), digits(beat.number), digits(beat.mark)];
-        self.call(bucket, &scripts::BEAT, None, args, Texts::liveness).await
+        self.call(bucket, &scripts::BEAT, None, args, Texts::beaten).await
     }
 
     pub(super) async fn close(

@@ -24,7 +24,7 @@ fn dead_tickets(redis: &Redis, key: &str, count: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_dead_tickets_never_hold_the_server_up() {
     let redis = server();
-    let a = replica_at(redis.url(), short().with_max_waiters(20_000)).await;
+    let a = replica(&redis).await;
     for (name, value) in [("slowlog-log-slower-than", "10000"), ("slowlog-max-len", "1000")] {
         redis.command(&["CONFIG", "SET", name, value]).unwrap();
     }
@@ -35,7 +35,8 @@ async fn ten_thousand_dead_tickets_never_hold_the_server_up() {
     assert_eq!(turn.previous_holder().unwrap().as_str(), "gone.0");
     assert_eq!(tickets(&redis, "ana").len(), 1);
     let scripts = calls(&redis, "evalsha");
-    assert!(scripts >= 39, "{scripts} scripts removed 10000 tickets");
+    // Each removes 256 at most, and none is in vain.
+    assert!((40..60).contains(&scripts), "{scripts} scripts removed 10000 tickets");
     // On a busy machine some scripts are slow through no fault of their own.
     let is_script =
         |entry: &&Reply| entry.items()[3].items()[0].text().is_some_and(|name| name.starts_with("EVAL"));

@@ -1,6 +1,6 @@
 //! What a replica does after its connection was lost, until it knows again what the server knows.
 
-use botmesh_core::coordinator::Coordinator;
+use botmesh_core::coordinator::{Coordinator, Trouble};
 use botmesh_core::error::{LeaseLostReason, StoreErrorKind as Kind};
 use botmesh_redis_store::RedisCoordinator;
 use botmesh_test_servers::{Direction, Flow, Options, Proxy, Redis};
@@ -87,10 +87,10 @@ async fn pushes_that_do_not_arrive_after_a_new_connection_are_told() {
     let a = replica_at(&redis.url_at(proxy.address()), short()).await;
     proxy.drop_pushes(true).unwrap();
     proxy.cut();
-    until("the trouble is known", || a.trouble().is_some()).await;
-    assert_eq!(a.trouble().unwrap().kind(), Kind::Denied);
+    until("the trouble is known", || a.trouble(Trouble::Pushes).is_some()).await;
+    assert_eq!(a.trouble(Trouble::Pushes).unwrap().kind(), Kind::Denied);
     proxy.drop_pushes(false).unwrap();
-    until("the trouble is over", || a.trouble().is_none()).await;
+    until("the trouble is over", || a.trouble(Trouble::Pushes).is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,16 +98,22 @@ async fn a_subscription_that_is_refused_later_is_told_until_it_is_permitted_agai
     let rules = "~* &* +@all";
     let redis = Redis::start(&Options::new().with_user("bot", "secret", rules)).unwrap();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
-    assert!(a.trouble().is_none());
+    assert!(a.trouble(Trouble::Pushes).is_none());
     let acl = |rule: &str| redis.command(&["ACL", "SETUSER", "bot", rule]).unwrap();
     acl("-subscribe");
     redis.command(&["CLIENT", "KILL", "USER", "bot"]).unwrap();
-    until("the trouble is known", || a.trouble().is_some() && b.trouble().is_some()).await;
-    assert_eq!(a.trouble().unwrap().kind(), Kind::Denied);
+    until("the trouble is known", || {
+        a.trouble(Trouble::Pushes).is_some() && b.trouble(Trouble::Pushes).is_some()
+    })
+    .await;
+    assert_eq!(a.trouble(Trouble::Pushes).unwrap().kind(), Kind::Denied);
     let held = take(&a, "ana").await;
     let mut next = enter(&b, "ana").await;
     held.release();
     assert_eq!(next.granted().await.unwrap().previous_holder(), Some(held.session()));
     acl("+subscribe");
-    until("the trouble is over", || a.trouble().is_none() && b.trouble().is_none()).await;
+    until("the trouble is over", || {
+        a.trouble(Trouble::Pushes).is_none() && b.trouble(Trouble::Pushes).is_none()
+    })
+    .await;
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use botmesh_core::coordinator::{Coordinator, Turn};
+use botmesh_core::coordinator::{Coordinator, Trouble, Turn};
 use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
 use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
 use botmesh_test_servers::{Direction, End, Flow, Proxy, Redis};
@@ -98,6 +98,23 @@ async fn a_replica_whose_calls_fail_for_a_lease_gives_way_though_its_heartbeats_
     proxy.heal();
     assert_ne!(*take(&a, "bea").await.session(), before);
     assert_eq!(turn.check(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e07_a_clock_of_the_server_that_stands_still_is_told() {
+    let redis = server();
+    let (proxy, a) = behind(&redis, short()).await;
+    let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap().text().unwrap();
+    let answer = |wall: u64| format!("*3\r\n${}\r\n{epoch}\r\n$5\r\nalive\r\n$16\r\n{wall}\r\n", epoch.len());
+    let held = take(&a, "ana").await;
+    proxy.answer(BEAT, answer(1_764_450_000_000_000), usize::MAX).unwrap();
+    until("it is told", || a.trouble(Trouble::Clock).is_some()).await;
+    assert!(a.trouble(Trouble::Clock).unwrap().to_string().contains("stood still"));
+    assert!(a.trouble(Trouble::Pushes).is_none());
+    assert_eq!(held.check(), Ok(()), "turns go on");
+    // One that is set back goes.
+    proxy.answer(BEAT, answer(1_764_440_000_000_000), usize::MAX).unwrap();
+    until("it is over", || a.trouble(Trouble::Clock).is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
