@@ -187,6 +187,10 @@ pub enum AdmitError {
     /// This replica may not use the channel any more. The one that may will get the event: do not confirm it.
     #[error("another replica holds the channel's connection; let the channel deliver the event again")]
     NotLeader,
+    /// The event is journaled, but the coordinator gave it no place in the order of its chat in time. It may be handled; deliver
+    /// it again all the same, before anything else of its chat.
+    #[error("the event has no place in the order of its chat; let the channel deliver it again")]
+    NoPlace,
     /// The event can never be taken over: an id is empty or longer than 512 bytes, a place is none, or it is larger than the
     /// journal's backend takes. Do not deliver it again.
     #[error("the event cannot be taken over: {0}")]

@@ -59,7 +59,8 @@ impl Bot {
         }
         let id = random_hex(&*running.world.seams.entropy);
         let inbound = Entry { flow, state: Some(state) }.into_inbound(chat.into(), &id);
-        let _taken_over = running.intake.admit(inbound).await?;
+        // It comes after what waits now: its place may be taken later.
+        let _taken_over = running.intake.take_over(inbound).await?;
         Ok(())
     }
 }

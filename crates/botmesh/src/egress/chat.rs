@@ -145,6 +145,23 @@ impl Egress {
         Ok(drained.more)
     }
 
+    /// A place behind the unfinished sends of a chat, whatever the clocks of the processes say that journaled them.
+    pub(super) async fn order_behind(
+        &self,
+        open: &OpenJournal,
+        chat: &ChatId,
+        now: Timestamp,
+    ) -> Result<i64, StoreError> {
+        let mut last = None;
+        loop {
+            let sends = open.journal.outbox().unfinished_of(chat, last, MAX_DRAINED).await?;
+            last = sends.last().map(|send| send.record.place()).or(last);
+            if sends.len() < MAX_DRAINED {
+                return Ok(open.journal.next_order_after(last.map_or(i64::MIN, |(order, _)| order), now));
+            }
+        }
+    }
+
     async fn after_all_sent(&self, records: &[OutboxRecord]) {
         for record in records {
             let sent = Sent { key: record.key.clone(), message: record.message.clone(), deduped: false };

@@ -369,9 +369,9 @@ impl Egress {
         lane: Lane<'a>,
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let now = self.world.now();
-        let order = open.journal.next_order(now);
         let record = match contents.pop() {
             Some(content) if contents.is_empty() && self.goes_out_at_once(&send.chat) => {
+                let order = open.journal.next_order(now);
                 let Send { key, chat, fingerprint, source, .. } = send;
                 let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
                 let send = Send { key, chat, content, fingerprint: *fingerprint, source };
@@ -380,6 +380,7 @@ impl Egress {
             last => {
                 contents.extend(last);
                 self.world.backlog.note(&send.chat);
+                let order = Box::pin(self.order_behind(open, &send.chat, now)).await?;
                 // Apart, because it is seldom: a send that arrives at once needs less memory.
                 let parts = Box::pin(self.parts(open, send, contents, order, now)).await?;
                 if let Some(known) = parts.known {

@@ -11,18 +11,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::error::{Cas, Effect, StoreError, StoreErrorKind};
+use crate::core::id::RecordId;
 use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{AdmitError, Admitted};
 use crate::scheduler::is_task;
-use crate::turns::{Slot, Turns, Work};
+use crate::turns::{Placed, Slot, Turns, Work};
 use crate::world::{OpenJournal, World};
 use recent::Recent;
 
 /// Bounds of ids, so that no journal key is too long.
 const MAX_ID: usize = 512;
 const MAX_RECORD_ID: usize = 1536;
+
+/// How long the coordinator may take to give a message its place. Then the channel is to deliver it again.
+const PLACED_WITHIN: Duration = Duration::from_secs(5);
 
 const JOURNALING: &str = "journaling an inbound event";
 
@@ -61,8 +65,25 @@ impl Intake {
         }
     }
 
-    /// Takes a new event over; see [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
+    /// Takes a new event over, and its place in the order of its chat; see
+    /// [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
     pub(crate) async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+        let (admitted, placed) = self.take_over(inbound).await?;
+        let Some(placed) = placed else { return Ok(admitted) };
+        let placed = tokio::select! {
+            biased;
+            placed = placed => placed.is_ok(),
+            () = self.world.seams.clock.sleep(PLACED_WITHIN) => false,
+        };
+        match &self.world.journal {
+            Some(_) if !placed && self.world.stopping.is_cancelled() => Err(AdmitError::Stopping),
+            Some(open) if !placed && !open.config.fail_open => Err(AdmitError::NoPlace),
+            _ => Ok(admitted),
+        }
+    }
+
+    /// Takes a new event over. Its place in the order of its chat may come later.
+    pub(crate) async fn take_over(&self, inbound: Inbound) -> Result<(Admitted, Option<Placed>), AdmitError> {
         check(&inbound)?;
         tokio::select! {
             biased;
@@ -71,7 +92,7 @@ impl Intake {
         }
         let permit = self.room().await?;
         match &self.world.journal {
-            None => Ok(self.admit_to_memory(inbound, permit).await),
+            None => Ok(self.admit_to_memory(inbound, permit)),
             Some(open) => self.admit_to_inbox(open, inbound, permit).await,
         }
     }
@@ -85,22 +106,12 @@ impl Intake {
         if stored.record.attempts > 0 || !is_task(&stored.record.inbound.chat) {
             self.world.metrics.inbound_replayed.increment();
         }
-        let inbound = Arc::clone(&stored.record.inbound);
-        let received = stored.record.received;
+        let (inbound, received) = (Arc::clone(&stored.record.inbound), stored.record.received);
         let suspect = |open: &OpenJournal| stored.record.is_suspect(open.config.inbox.max_attempts);
         let suspect = self.world.journal.as_ref().is_some_and(suspect);
-        let work = Work {
-            inbound,
-            received,
-            record: Some(stored),
-            replay: true,
-            lapses: 0,
-            journaled_in: Duration::ZERO,
-            unfinished: None,
-            _permit: Some(permit),
-            alone: None,
-        };
-        if suspect { self.fill_alone(slot, work) } else { slot.fill(work) }
+        let work = Work::new(inbound, received, Some(stored));
+        let work = Work { replay: true, _permit: Some(permit), ..work };
+        if suspect { self.fill_alone(slot, work) } else { drop(slot.fill(work)) }
     }
 
     /// Lets a message begin after the other ones that may be what ends the process. If all of them ran at once, each death
@@ -110,32 +121,22 @@ impl Intake {
         let (world, turns) = (Arc::clone(&self.world), Arc::clone(&self.turns));
         self.world.spawn_tracked("suspect", async move {
             if let Some(alone) = world.stopping.run_until_cancelled(turns.alone()).await {
-                slot.fill(Work { alone, ..work });
+                drop(slot.fill(Work { alone, ..work }));
             }
         });
     }
 
-    async fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> Admitted {
+    fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> (Admitted, Option<Placed>) {
         let record = inbound.record_id();
         let duplicate = !self.recent.insert(&record);
         if duplicate {
             self.world.metrics.inbound_duplicates.increment();
-        } else {
-            let slot = self.turns.reserve(inbound.conversation());
-            let (inbound, received) = (Arc::new(inbound), self.world.now());
-            slot.fill(Work {
-                inbound,
-                received,
-                record: None,
-                replay: false,
-                lapses: 0,
-                journaled_in: Duration::ZERO,
-                unfinished: None,
-                _permit: Some(permit),
-                alone: None,
-            });
+            return (Admitted { record, duplicate }, None);
         }
-        Admitted { record, duplicate }
+        let slot = self.turns.reserve(inbound.conversation());
+        let work = Work::new(Arc::new(inbound), self.world.now(), None);
+        let placed = slot.fill(Work { _permit: Some(permit), ..work });
+        (Admitted { record, duplicate }, placed)
     }
 
     async fn admit_to_inbox(
@@ -143,7 +144,7 @@ impl Intake {
         open: &OpenJournal,
         inbound: Inbound,
         permit: OwnedSemaphorePermit,
-    ) -> Result<Admitted, AdmitError> {
+    ) -> Result<(Admitted, Option<Placed>), AdmitError> {
         let now = self.world.now();
         let slot = self.turns.reserve(inbound.conversation());
         let inbound = Arc::new(inbound);
@@ -164,19 +165,23 @@ impl Intake {
             Ok(Cas::Applied(version)) => {
                 self.world.events.over(JOURNALING);
                 self.world.metrics.inbound_journaled.increment();
-                if self.world.stopping.is_cancelled() {
-                    if let Some(stored) = admission.leave(version) {
-                        self.turns.leave_to_next_start(&stored).await;
-                    }
-                } else {
-                    admission.journaled(version, self.world.monotonic().saturating_sub(since));
+                let admitted = Admitted { record: id, duplicate: false };
+                if !self.world.stopping.is_cancelled() {
+                    return Ok((
+                        admitted,
+                        admission.journaled(version, self.world.monotonic().saturating_sub(since)),
+                    ));
                 }
-                Ok(Admitted { record: id, duplicate: false })
+                if let Some(stored) = admission.leave(version) {
+                    self.turns.leave_to_next_start(&stored).await;
+                }
+                // Other replicas would not wait for it.
+                if self.world.coordinated { Err(AdmitError::Stopping) } else { Ok((admitted, None)) }
             }
             Ok(Cas::Lost) => {
                 self.world.metrics.inbound_duplicates.increment();
-                admission.cancel();
-                Ok(Admitted { record: id, duplicate: true })
+                let placed = self.admit_again(open, admission).await?;
+                Ok((Admitted { record: id, duplicate: true }, placed))
             }
             Err(error) => {
                 self.world.trouble(JOURNALING, &error);
@@ -184,8 +189,8 @@ impl Intake {
                     // It may be in the inbox: the admission finds out, and handles it if it is.
                     drop(admission);
                 } else if open.config.fail_open {
-                    admission.dispatch_unjournaled();
-                    return Ok(Admitted { record: id, duplicate: false });
+                    let placed = admission.dispatch_unjournaled();
+                    return Ok((Admitted { record: id, duplicate: false }, placed));
                 } else {
                     admission.cancel();
                 }
@@ -193,6 +198,28 @@ impl Intake {
                     StoreErrorKind::TooLarge => Err(AdmitError::Invalid(error.to_string())),
                     _ => Err(error.into()),
                 }
+            }
+        }
+    }
+}
+
+impl Intake {
+    /// What was taken over before, maybe by a replica that is no more, goes before what the channel delivers next.
+    async fn admit_again(
+        &self,
+        open: &OpenJournal,
+        admission: Admission<'_>,
+    ) -> Result<Option<Placed>, AdmitError> {
+        let found = match (self.world.coordinated, admission.id()) {
+            (true, Some(id)) => open.journal.inbox().get(id).await,
+            _ => Ok(None),
+        };
+        match found {
+            Ok(Some(stored)) if stored.record.is_in_process() => Ok(admission.again(stored)),
+            other => {
+                admission.cancel();
+                other?;
+                Ok(None)
             }
         }
     }
@@ -243,11 +270,20 @@ struct Parts {
 }
 
 impl Admission<'_> {
-    fn journaled(mut self, version: Version, journaled_in: Duration) {
-        if let Some(parts) = self.parts.take() {
-            let parts = Parts { journaled_in, ..parts };
-            parts.dispatch(Some(version));
-        }
+    fn id(&self) -> Option<&RecordId> {
+        self.parts.as_ref().map(|parts| &parts.record.id)
+    }
+
+    fn journaled(mut self, version: Version, journaled_in: Duration) -> Option<Placed> {
+        let parts = Parts { journaled_in, ..self.parts.take()? };
+        parts.dispatch(Some(version))
+    }
+
+    /// The event was taken over before, and this became of it so far.
+    fn again(mut self, stored: Stored<InboxRecord>) -> Option<Placed> {
+        let Parts { inbound, slot, permit, .. } = self.parts.take()?;
+        let work = Work::new(inbound, stored.record.received, Some(stored));
+        slot.fill(Work { replay: true, again: true, _permit: Some(permit), ..work })
     }
 
     /// The record, which is not to begin any more.
@@ -259,30 +295,19 @@ impl Admission<'_> {
         self.parts = None;
     }
 
-    fn dispatch_unjournaled(mut self) {
-        if let Some(parts) = self.parts.take() {
-            parts.dispatch(None);
-        }
+    fn dispatch_unjournaled(mut self) -> Option<Placed> {
+        self.parts.take()?.dispatch(None)
     }
 }
 
 impl Parts {
     /// `version` is that of the record in the inbox, if it is there.
-    fn dispatch(self, version: Option<Version>) {
+    fn dispatch(self, version: Option<Version>) -> Option<Placed> {
         let Self { record, inbound, slot, permit, lapses, journaled_in } = self;
         let received = record.received;
         let record = version.map(|version| Stored { record, version });
-        slot.fill(Work {
-            inbound,
-            received,
-            record,
-            replay: false,
-            lapses,
-            journaled_in,
-            unfinished: None,
-            _permit: Some(permit),
-            alone: None,
-        });
+        let work = Work::new(inbound, received, record);
+        slot.fill(Work { lapses, journaled_in, _permit: Some(permit), ..work })
     }
 }
 
@@ -297,7 +322,7 @@ impl Drop for Admission<'_> {
                     Ok(Some(Stored { record, version })) => {
                         world.metrics.inbound_journaled.increment();
                         parts.record = record;
-                        return parts.dispatch(Some(version));
+                        return drop(parts.dispatch(Some(version)));
                     }
                     Err(error) if error.retry() => world.seams.clock.sleep(open.config.poll).await,
                     Ok(None) | Err(_) => return,

@@ -295,7 +295,11 @@ impl Sweeper {
     async fn do_due(&self, key: &ConversationKey) -> Result<(), StoreError> {
         let dispatcher = self.turns.dispatcher();
         let Ok(turn) = self.turns.take_turn(key).await else { return Ok(()) };
-        // Only now is it certain that nobody answers at the same time.
+        // Only now is it certain that nobody answers at the same time, and whether somebody left an answer.
+        if !turn.was_given_back() && self.turns.is_left(key).await? {
+            turn.abandon();
+            return Ok(());
+        }
         if self.turns.is_serving(key) {
             turn.release();
             return Ok(());

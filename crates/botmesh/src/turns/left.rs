@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use super::worker::Finished;
+use super::worker::{Again, Finished};
 use super::{Turns, Work};
 use crate::core::coordinator::Turn;
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ConversationKey, RecordId};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
-use crate::dispatch::Verdict;
 use crate::scheduler::is_task;
 use crate::world::OpenJournal;
 
@@ -75,49 +74,89 @@ async fn look(open: &OpenJournal) -> Result<HashMap<ConversationKey, Vec<Stored<
     Ok(found)
 }
 
+/// The place of a message in the order of arrival. One that is not journaled comes after all that is.
+fn order_of(work: &Work) -> i64 {
+    work.record.as_ref().map_or(i64::MAX, |stored| stored.record.order)
+}
+
 enum Looked {
     All,
     /// Somebody was about to take some of it.
     Again,
 }
 
+/// What arrived earlier in a chat is left, and goes before.
+pub(super) struct StillLeft;
+
 impl Turns {
     /// Handles, under the turn of `before`, what arrived earlier in its chat and was left by whoever had the turn and did not
     /// give it back. Whoever that is cannot handle it now: it has no turn.
-    pub(super) async fn finish_left(&self, turn: &Turn, key: &ConversationKey, before: &Work) {
-        let (Some(open), Some(stored)) = (&self.world.journal, &before.record) else { return };
-        if is_task(&key.chat) {
-            return;
+    pub(super) async fn finish_left(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        before: &Work,
+    ) -> Result<(), StillLeft> {
+        let Some(open) = &self.world.journal else { return Ok(()) };
+        if is_task(&key.chat) || turn.was_given_back() && turn.previous_holder() == Some(turn.session()) {
+            return Ok(());
         }
-        let mut earlier = Vec::new();
-        // Again after a lost race, since whoever won it may be no further. Others who go on losing leave it as it is.
+        let order = order_of(before);
+        // Again after a lost race, since whoever won it may be no further.
         for _ in 0..ROUNDS {
             // What the sweeper took up stands behind what arrived later.
-            earlier.extend(self.queues.take_earlier(key, stored.record.order));
-            if turn.previous_holder().is_none() || turn.was_given_back() {
-                break;
-            }
-            match self.take_left(open, key, stored, &mut earlier).await {
-                Ok(Looked::All) => break,
+            let mut earlier = self.queues.take_earlier(key, order);
+            let looked = match turn.was_given_back() {
+                true => Ok(Looked::All),
+                false => self.take_left(open, key, before, &mut earlier).await,
+            };
+            earlier.sort_by_key(|work| work.record.as_ref().map(|stored| stored.record.order));
+            self.handle_left(turn, key, earlier).await?;
+            match looked {
+                Ok(Looked::All) => return Ok(()),
                 Ok(Looked::Again) => self.world.seams.clock.sleep(PAUSE).await,
                 Err(error) => {
                     self.world.trouble(LOOKING, &error);
-                    break;
+                    return Err(StillLeft);
                 }
             }
         }
-        earlier.sort_by_key(|work| work.record.as_ref().map(|stored| stored.record.order));
-        for mut work in earlier {
-            let suspect =
-                |stored: &Stored<InboxRecord>| stored.record.is_suspect(open.config.inbox.max_attempts);
-            if work.alone.is_none() && work.record.as_ref().is_some_and(suspect) {
+        Err(StillLeft)
+    }
+
+    /// Whether something of the conversation is unfinished, whoever owns it.
+    pub(crate) async fn is_left(&self, key: &ConversationKey) -> Result<bool, StoreError> {
+        match &self.world.journal {
+            Some(open) => Ok(!self.left.of(open, key).await?.is_empty()),
+            None => Ok(false),
+        }
+    }
+
+    /// Handles messages one after the other. If one of them is not over then, it goes back into the queue with those behind it.
+    async fn handle_left(
+        &self,
+        turn: &Turn,
+        key: &ConversationKey,
+        works: Vec<Work>,
+    ) -> Result<(), StillLeft> {
+        let mut works = works.into_iter();
+        while let Some(mut work) = works.next() {
+            let max = self.world.journal.as_ref().map_or(0, |open| open.config.inbox.max_attempts);
+            if work.alone.is_none()
+                && work.record.as_ref().is_some_and(|stored| stored.record.is_suspect(max))
+            {
                 work.alone = self.alone().await;
             }
-            if let Some(work) = self.settle(None, Some(work)).await {
-                let finished = self.run_under(turn.clone(), key, work).await;
-                self.settle_left(key, finished).await;
+            let Some(work) = self.settle(None, Some(work)).await else { continue };
+            let finished = self.run_under(turn.clone(), key, work).await;
+            let again = self.settle_left(finished).await;
+            if again.is_some() || self.world.abort.is_cancelled() {
+                let again = again.into_iter().chain(works);
+                again.rev().for_each(|work| self.queues.put_first(key, work));
+                return Err(StillLeft);
             }
         }
+        Ok(())
     }
 
     /// Makes this process the owner of what arrived before `before` and is left, and adds it to what was found `earlier`.
@@ -125,26 +164,23 @@ impl Turns {
         &self,
         open: &OpenJournal,
         key: &ConversationKey,
-        before: &Stored<InboxRecord>,
+        before: &Work,
         earlier: &mut Vec<Work>,
     ) -> Result<Looked, StoreError> {
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
         let found = |id: &RecordId| {
-            let mut known = earlier.iter().filter_map(|work| work.record.as_ref());
-            before.record.id == *id || known.any(|known| known.record.id == *id)
+            let mut known = earlier.iter().chain([before]).filter_map(|work| work.record.as_ref());
+            known.any(|known| known.record.id == *id)
         };
         let mut left = self.left.of(open, key).await?;
-        left.retain(|stored| stored.record.order < before.record.order && !found(&stored.record.id));
-        // The sweeper is about to queue it.
-        let queued_soon =
-            left.extract_if(.., |stored| stored.record.owner.as_ref() == Some(&owner)).count() > 0;
+        left.retain(|stored| stored.record.order < order_of(before) && !found(&stored.record.id));
         let taken: Vec<_> = left
             .into_iter()
             .filter_map(|stored| Some((stored.version, stored.record.adopt(&owner, max, now).ok()?)))
             .filter(|(_, record)| record.state == InboxState::Queued)
             .collect();
         if taken.is_empty() {
-            return Ok(if queued_soon { Looked::Again } else { Looked::All });
+            return Ok(Looked::All);
         }
         let changes = taken.iter().map(|(version, record)| Change::update(*version, record)).collect();
         let outcomes = open.journal.commit(changes).await?;
@@ -152,33 +188,65 @@ impl Turns {
         let work = |((_, record), outcome): ((_, InboxRecord), Cas<_>)| {
             let version = outcome.applied()?;
             self.world.metrics.inbound_replayed.increment();
-            Some(Work {
-                inbound: Arc::clone(&record.inbound),
-                received: record.received,
-                unfinished: Some(self.world.metrics.begin(record.received)),
-                record: Some(Stored { record, version }),
-                replay: true,
-                lapses,
-                journaled_in: Duration::ZERO,
-                _permit: None,
-                alone: None,
-            })
+            let (inbound, received) = (Arc::clone(&record.inbound), record.received);
+            let unfinished = Some(self.world.metrics.begin(received));
+            let work = Work::new(inbound, received, Some(Stored { record, version }));
+            Some(Work { replay: true, lapses, unfinished, ..work })
         };
         let wanted = taken.len();
         let won: Vec<_> = taken.into_iter().zip(outcomes).filter_map(work).collect();
-        let all = won.len() == wanted && !queued_soon;
+        let all = won.len() == wanted;
         earlier.extend(won);
         Ok(if all { Looked::All } else { Looked::Again })
     }
 
-    /// As for any message, but the turn is kept. What did not count goes back into the queue, and will be taken before what
-    /// arrived after it again.
-    async fn settle_left(&self, key: &ConversationKey, finished: Finished) {
-        if matches!(finished.verdict, Verdict::Released) && !self.world.abort.is_cancelled() {
-            self.world.commit_sent(finished.sent).await;
-            self.queues.put_first(key, finished.work);
-            return;
+    /// As for any message, but the turn is kept. Returns what is to be tried again, before what arrived after it.
+    async fn settle_left(&self, mut finished: Finished) -> Option<Work> {
+        let record = match self.again(&finished) {
+            None => None,
+            Some(Again::Held) => finished.work.record.clone(),
+            Some(Again::After { error, .. } | Again::Elsewhere { error, .. }) => {
+                self.postpone(&finished.work, &error).await
+            }
+        };
+        if record.is_none() {
+            self.settle(Some(Finished { keeps_turn: true, ..finished }), None).await;
+            return None;
         }
-        self.settle(Some(Finished { keeps_turn: true, ..finished }), None).await;
+        self.world.commit_sent(std::mem::take(&mut finished.sent)).await;
+        Some(Work { record, replay: true, ..finished.work })
+    }
+
+    /// Puts the record of a message whose attempt failed back into its place; `None` if that cannot be.
+    async fn postpone(&self, work: &Work, error: &str) -> Option<Stored<InboxRecord>> {
+        let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
+        let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
+        let record = stored.record.fail(error, now, max, now).ok()?.adopt(&owner, max, now).ok()?;
+        let change = vec![Change::update(stored.version, &record)];
+        let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
+        let version = outcomes.into_iter().next()?.applied()?;
+        Some(Stored { record, version })
+    }
+
+    /// Makes this process the owner of a message that the channel delivered again, and begins it. `false` if it is over, or
+    /// waits for its next attempt.
+    pub(super) async fn take_over(&self, open: &OpenJournal, work: &mut Work) -> Result<bool, StoreError> {
+        let Some(id) = work.record.as_ref().map(|stored| stored.record.id.clone()) else { return Ok(false) };
+        let (owner, max) = (open.journal.owner(), open.config.inbox.max_attempts);
+        for _ in 0..ROUNDS {
+            let found = open.journal.inbox().get(&id).await?;
+            let Some(Stored { record, version }) = found.filter(|found| found.record.is_in_process()) else {
+                return Ok(false);
+            };
+            let (lapses, now) = (open.journal.lease().lapses(), self.world.now());
+            let adopted = record.adopt(&owner, max, now).and_then(|adopted| adopted.start(&owner, now));
+            let Ok(begun) = adopted else { return Ok(false) };
+            if let Cas::Applied(version) = open.journal.commit_one(Change::update(version, &begun)).await? {
+                work.record = Some(Stored { record: begun, version });
+                (work.lapses, work.again, work.replay) = (lapses, false, true);
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

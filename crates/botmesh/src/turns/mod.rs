@@ -8,7 +8,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::bot::Coordination;
 use crate::core::id::ConversationKey;
@@ -20,7 +20,7 @@ use crate::metrics::Unfinished;
 use crate::world::World;
 use left::Left;
 use queues::Queues;
-pub(crate) use queues::Slot;
+pub(crate) use queues::{Placed, Slot};
 
 /// A message that waits for its turn.
 pub(crate) struct Work {
@@ -31,6 +31,11 @@ pub(crate) struct Work {
     pub(crate) record: Option<Stored<InboxRecord>>,
     /// Whether it was attempted before.
     pub(crate) replay: bool,
+    /// Whether it was taken over before, perhaps by another replica, and is here because the channel delivered it again: whoever
+    /// has the chat's turn first handles it.
+    pub(crate) again: bool,
+    /// Hears that its place in the order of the chat is certain, or that it goes without one. Dropped if it has none.
+    pub(crate) placed: Option<oneshot::Sender<()>>,
     /// How often the lease had lapsed when the record was written last.
     pub(crate) lapses: u64,
     /// How long it waited for the inbox.
@@ -41,6 +46,36 @@ pub(crate) struct Work {
     pub(crate) _permit: Option<OwnedSemaphorePermit>,
     /// Held by a message that may be what ends the process: one of them runs at a time.
     pub(crate) alone: Option<OwnedMutexGuard<()>>,
+}
+
+impl Work {
+    pub(crate) fn new(
+        inbound: Arc<Inbound>,
+        received: Timestamp,
+        record: Option<Stored<InboxRecord>>,
+    ) -> Self {
+        Self {
+            inbound,
+            received,
+            record,
+            replay: false,
+            again: false,
+            placed: None,
+            lapses: 0,
+            journaled_in: Duration::ZERO,
+            unfinished: None,
+            _permit: None,
+            alone: None,
+        }
+    }
+
+    /// Its place in the order of the chat is certain, or it goes without one.
+    fn place(&mut self) {
+        if let Some(placed) = self.placed.take() {
+            // Nobody may wait for it.
+            let _ = placed.send(());
+        }
+    }
 }
 
 pub(crate) struct Turns {
@@ -94,6 +129,8 @@ impl Turns {
 
     /// Forgets what waits. With durability it stays in the inbox and is taken up at the next start.
     pub(crate) fn clear(&self) {
-        self.queues.clear();
+        for tickets in self.queues.clear() {
+            self.abandon(tickets);
+        }
     }
 }

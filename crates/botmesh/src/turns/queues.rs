@@ -1,7 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{Turns, Work};
 use crate::core::coordinator::Ticket;
@@ -31,10 +31,20 @@ struct Queue {
     permit: Option<OwnedSemaphorePermit>,
     /// For messages that wait, in the order in which they were taken. Any of them is as good for any message.
     tickets: VecDeque<Ticket>,
-    /// Whether tickets are taken: not while a message rests before its next attempt, so that others can have the chat.
-    takes: bool,
+    takes: Takes,
     /// Whether somebody is taking them.
     taking: bool,
+}
+
+/// Whether tickets are taken for messages that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Takes {
+    Now,
+    /// As soon as the next message begins.
+    #[default]
+    Later,
+    /// Not until the next message begins, and what comes before goes without: others can have the chat.
+    No,
 }
 
 enum Place {
@@ -44,15 +54,36 @@ enum Place {
 }
 
 impl Queue {
-    fn lacks_tickets(&self) -> bool {
-        let waiting = || self.slots.iter().filter(|(_, place)| matches!(place, Place::Filled(_))).count();
-        self.takes && self.tickets.len() < waiting()
+    fn waiting(&mut self) -> impl Iterator<Item = &mut Work> {
+        self.slots.iter_mut().filter_map(|(_, place)| match place {
+            Place::Filled(work) => Some(&mut **work),
+            Place::Reserved | Place::Cancelled => None,
+        })
     }
 
-    /// Takes no more tickets; those that were taken are the caller's to drop.
-    fn stop_taking(&mut self) -> VecDeque<Ticket> {
-        self.takes = false;
+    fn lacks_tickets(&mut self) -> bool {
+        self.takes == Takes::Now && self.tickets.len() < self.waiting().count()
+    }
+
+    fn take(&mut self, takes: Takes) {
+        self.takes = takes;
+        if takes == Takes::No {
+            self.waiting().for_each(Work::place);
+        }
+    }
+
+    /// Takes no more tickets; those that were taken are the caller's.
+    fn stop_taking(&mut self, takes: Takes) -> VecDeque<Ticket> {
+        self.take(takes);
         std::mem::take(&mut self.tickets)
+    }
+
+    /// A worker begins to serve it: at once if there is a permit, and then tickets are taken for what waits.
+    fn serve(&mut self, running: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        let permit = self.permit.take().or_else(|| Arc::clone(running).try_acquire_owned().ok());
+        self.served = true;
+        self.takes = if permit.is_some() { Takes::Now } else { Takes::No };
+        permit
     }
 
     fn pop_filled(&mut self) -> Option<Work> {
@@ -89,7 +120,13 @@ impl Queues {
     }
 
     /// Settles a reserved place. Returns the permit for a worker if one must be started.
-    fn settle(&self, key: &ConversationKey, id: u64, place: Place) -> Option<Option<OwnedSemaphorePermit>> {
+    fn settle(
+        &self,
+        key: &ConversationKey,
+        id: u64,
+        place: Place,
+        running: &Arc<Semaphore>,
+    ) -> Option<Option<OwnedSemaphorePermit>> {
         let mut inner = self.lock();
         let queue = inner.conversations.get_mut(key)?;
         if let Some(slot) = queue.slots.iter_mut().find(|(slot, _)| *slot == id) {
@@ -98,20 +135,13 @@ impl Queues {
         while let Some((_, Place::Cancelled)) = queue.slots.front() {
             queue.slots.pop_front();
         }
-        if queue.served {
-            return None;
+        let starts = !queue.served && matches!(queue.slots.front(), Some((_, Place::Filled(_))));
+        let permit = starts.then(|| queue.serve(running));
+        queue.take(queue.takes);
+        if !queue.served && queue.slots.is_empty() {
+            inner.conversations.remove(key);
         }
-        match queue.slots.front() {
-            Some((_, Place::Filled(_))) => {
-                queue.served = true;
-                Some(queue.permit.take())
-            }
-            Some(_) => None,
-            None => {
-                inner.conversations.remove(key);
-                None
-            }
-        }
+        permit
     }
 
     pub(super) fn contains(&self, key: &ConversationKey) -> bool {
@@ -123,13 +153,16 @@ impl Queues {
         self.lock().conversations.get_mut(key)?.pop_filled()
     }
 
-    /// The messages that wait and arrived before `order`.
+    /// The messages of this process that wait and arrived before `order`.
     pub(super) fn take_earlier(&self, key: &ConversationKey, order: i64) -> Vec<Work> {
         let mut inner = self.lock();
         let Some(queue) = inner.conversations.get_mut(key) else { return Vec::new() };
         let mut earlier = Vec::new();
         for (_, place) in &mut queue.slots {
-            if matches!(place, Place::Filled(work) if work.record.as_ref().is_some_and(|stored| stored.record.order < order))
+            let is_earlier = |work: &Work| {
+                !work.again && work.record.as_ref().is_some_and(|stored| stored.record.order < order)
+            };
+            if matches!(place, Place::Filled(work) if is_earlier(work))
                 && let Place::Filled(work) = std::mem::replace(place, Place::Cancelled)
             {
                 earlier.push(*work);
@@ -148,21 +181,26 @@ impl Queues {
         }
     }
 
-    /// The worker's next message; if there is none, the worker is dismissed.
-    pub(super) fn next_or_dismiss(&self, key: &ConversationKey) -> Option<Work> {
+    /// The worker's next message; if there is none, the worker is dismissed, with the tickets that were not used.
+    pub(super) fn next_or_dismiss(&self, key: &ConversationKey) -> Result<Work, VecDeque<Ticket>> {
         let mut inner = self.lock();
-        let queue = inner.conversations.get_mut(key)?;
+        let Some(queue) = inner.conversations.get_mut(key) else { return Err(VecDeque::new()) };
         if let Some(work) = queue.pop_filled() {
-            return Some(work);
+            return Ok(work);
         }
         queue.served = false;
-        let unused = queue.stop_taking();
+        let unused = queue.stop_taking(Takes::Later);
         if queue.slots.is_empty() {
             inner.conversations.remove(key);
         }
-        drop(inner);
-        drop(unused);
-        None
+        Err(unused)
+    }
+
+    /// Whether something waits that has no ticket and gets none, or the next message if there is one.
+    pub(super) fn has_unplaced(&self, key: &ConversationKey, next: bool) -> bool {
+        let mut inner = self.lock();
+        let Some(queue) = inner.conversations.get_mut(key) else { return false };
+        !queue.taking && queue.tickets.len() < queue.waiting().count() + usize::from(next)
     }
 
     /// Whether the caller is to take tickets for the messages that wait.
@@ -185,6 +223,13 @@ impl Queues {
         let unused = match ticket {
             Some(ticket) if queue.lacks_tickets() => {
                 queue.tickets.push_back(ticket);
+                if let Some(first) = queue.waiting().find(|work| work.placed.is_some()) {
+                    first.place();
+                }
+                None
+            }
+            None => {
+                queue.waiting().for_each(|work| work.placed = None);
                 None
             }
             other => other,
@@ -200,21 +245,24 @@ impl Queues {
     pub(super) fn next_ticket(&self, key: &ConversationKey) -> Option<Ticket> {
         let mut inner = self.lock();
         let queue = inner.conversations.get_mut(key)?;
-        queue.takes = true;
+        queue.takes = Takes::Now;
         queue.tickets.pop_front()
     }
 
-    /// Gives back what was taken for messages that wait, until the next message begins.
-    pub(super) fn forget_tickets(&self, key: &ConversationKey) {
-        let unused = self.lock().conversations.get_mut(key).map(Queue::stop_taking);
-        drop(unused);
+    /// What was taken for messages that wait. No more is taken until the next message begins.
+    pub(super) fn take_back(&self, key: &ConversationKey, takes: Takes) -> VecDeque<Ticket> {
+        let mut inner = self.lock();
+        inner.conversations.get_mut(key).map(|queue| queue.stop_taking(takes)).unwrap_or_default()
     }
 
-    pub(super) fn clear(&self) {
+    /// Forgets everything but the tickets.
+    pub(super) fn clear(&self) -> Vec<VecDeque<Ticket>> {
         let forgotten = std::mem::take(&mut self.lock().conversations);
-        drop(forgotten);
+        forgotten.into_values().map(|queue| queue.tickets).collect()
     }
 }
+
+pub(crate) type Placed = oneshot::Receiver<()>;
 
 /// A place in a conversation's queue. Dropping it gives it up.
 pub(crate) struct Slot {
@@ -240,14 +288,22 @@ impl Slot {
         }
     }
 
-    pub(crate) fn fill(mut self, mut work: Work) {
+    /// Among replicas, what resolves when the message has its place in the order of the chat, or goes without one; with an error
+    /// if it has none.
+    pub(crate) fn fill(mut self, mut work: Work) -> Option<Placed> {
         work.unfinished = Some(self.turns.world.metrics.begin(work.received));
+        let placed = self.turns.world.coordinated.then(|| {
+            let (places, placed) = oneshot::channel();
+            work.placed = Some(places);
+            placed
+        });
         self.settle(Place::Filled(Box::new(work)));
+        placed
     }
 
     fn settle(&mut self, place: Place) {
         self.open = false;
-        if let Some(permit) = self.turns.queues.settle(&self.key, self.id, place) {
+        if let Some(permit) = self.turns.queues.settle(&self.key, self.id, place, &self.turns.running) {
             self.turns.start_worker(self.key.clone(), permit);
         } else {
             self.turns.take_tickets(&self.key);

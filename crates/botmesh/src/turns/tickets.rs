@@ -1,11 +1,13 @@
 //! Tickets are taken as messages arrive, not when their turn comes: what arrives at another replica meanwhile comes after.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use tokio::sync::oneshot;
 
 use super::Turns;
-use super::queues::Queues;
+use super::queues::{Queues, Takes};
 use crate::core::coordinator::{Coordinator, Ticket, Turn};
 use crate::core::error::CoordinationUnavailable;
 use crate::core::id::ConversationKey;
@@ -41,10 +43,12 @@ impl Turns {
         }
     }
 
-    /// The turn of the conversation's next message, and whether it came later than the message did.
+    /// The turn of the conversation's next message, and whether it came later than the message did. `placed` hears when its
+    /// ticket is taken.
     pub(super) async fn next_turn(
         &self,
         key: &ConversationKey,
+        placed: Option<oneshot::Sender<()>>,
     ) -> Result<(Turn, bool), CoordinationUnavailable> {
         if !self.world.coordinated {
             return Ok((self.enter(key).await?.granted().await?, false));
@@ -56,6 +60,10 @@ impl Turns {
                 None => (self.enter(key).await?, false),
             }
         };
+        if let Some(placed) = placed {
+            // Nobody may wait for it.
+            let _ = placed.send(());
+        }
         self.take_tickets(key);
         if let Some(Ok(turn)) = ticket.granted().now_or_never() {
             return Ok((turn, taken));
@@ -63,12 +71,27 @@ impl Turns {
         let turn = match ticket.granted().await {
             Err(_) if taken => {
                 // The session died that took it, and the others with it.
-                self.queues.forget_tickets(key);
+                drop(self.queues.take_back(key, Takes::Later));
                 self.enter(key).await?.granted().await
             }
             granted => granted,
         };
         Ok((turn?, true))
+    }
+
+    /// Keeps places in the queue until their turns come, only to say that something is left: whoever comes next looks for it.
+    pub(super) fn abandon(&self, tickets: VecDeque<Ticket>) {
+        if tickets.is_empty() {
+            return;
+        }
+        // A stop does not wait for it: when the session ends, they count as abandoned.
+        self.world.seams.spawn("abandon", async move {
+            for mut ticket in tickets {
+                if let Ok(turn) = ticket.granted().await {
+                    turn.abandon();
+                }
+            }
+        });
     }
 
     pub(super) async fn enter(&self, key: &ConversationKey) -> Result<Ticket, CoordinationUnavailable> {

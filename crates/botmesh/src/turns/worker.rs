@@ -8,6 +8,8 @@ use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
+use super::left::StillLeft;
+use super::queues::Takes;
 use super::{Turns, Work};
 use crate::bot::OnHandlerError;
 use crate::core::coordinator::Turn;
@@ -34,21 +36,32 @@ pub(super) struct Finished {
     pub(super) ended: Option<EndedConversation>,
     /// Another message of the chat is handled under the same turn.
     pub(super) keeps_turn: bool,
+    /// What arrived earlier in the chat is left, or may be.
+    pub(super) leaves: bool,
 }
 
 impl Finished {
     fn unhandled(turn: Option<Turn>, work: Work, verdict: Verdict) -> Self {
         let (sent, ended) = Default::default();
-        Self { turn, work, verdict, sent, ended, keeps_turn: false }
+        let leaves = turn.as_ref().is_some_and(|turn| !turn.was_given_back());
+        Self { turn, work, verdict, sent, ended, keeps_turn: false, leaves }
     }
 }
 
 /// When a message is tried again.
-enum Again {
-    /// After a failure.
+pub(super) enum Again {
+    /// After a failure of its handler; other replicas may handle what comes after it meanwhile.
     After { delay: Duration, error: String },
+    /// After a failure that another replica may not have.
+    Elsewhere { delay: Duration, error: String },
     /// The attempt did not count, because the turn or the lease was lost: as soon as the lease is held.
     Held,
+}
+
+impl Again {
+    fn lets_others_pass(&self) -> bool {
+        matches!(self, Self::After { .. })
+    }
 }
 
 impl Turns {
@@ -63,24 +76,29 @@ impl Turns {
             Some(permit) => Some(permit),
             None => Arc::clone(&self.running).acquire_owned().await.ok(),
         };
-        let mut finished = None;
+        let (mut finished, mut leaves) = (None::<Finished>, false);
         loop {
             let next = match &finished {
                 Some(_) => self.queues.next(&key),
                 None => match self.queues.next_or_dismiss(&key) {
-                    Some(work) => Some(work),
-                    None => return,
+                    Ok(work) => Some(work),
+                    Err(unused) if leaves => return self.abandon(unused),
+                    Err(_) => return,
                 },
             };
             let next = match next {
                 Some(work) if self.world.journal.is_some() && self.world.stopping.is_cancelled() => {
-                    if let Some(stored) = &work.record {
+                    leaves = true;
+                    if let Some(stored) = work.record.as_ref().filter(|_| !work.again) {
                         self.leave_to_next_start(stored).await;
                     }
                     None
                 }
                 next => next,
             };
+            if let Some(finished) = &mut finished {
+                finished.leaves |= leaves;
+            }
             if let Some(work) = self.settle(finished.take(), next).await {
                 finished = Some(self.run_with_retries(&key, work, &mut running).await);
             }
@@ -110,10 +128,13 @@ impl Turns {
         loop {
             let mut finished = self.run(key, work).await;
             let Some(again) = self.again(&finished) else { return finished };
-            self.queues.forget_tickets(key);
-            if let Some(turn) = finished.turn.take() {
-                turn.release();
+            if again.lets_others_pass() {
+                drop(self.queues.take_back(key, Takes::No));
+            } else {
+                self.abandon(self.queues.take_back(key, Takes::Later));
+                finished.leaves = true;
             }
+            give_back(&mut finished);
             // Before the next attempt, which asks the outbox what it need not send again.
             self.world.commit_sent(std::mem::take(&mut finished.sent)).await;
             *running = None;
@@ -125,7 +146,9 @@ impl Turns {
             *running = tokio::select! {
                 biased;
                 () = self.world.stopping.cancelled() => return match again {
-                    Again::After { error, .. } => Finished { verdict: Verdict::Postponed(error), ..finished },
+                    Again::After { error, .. } | Again::Elsewhere { error, .. } => {
+                        Finished { verdict: Verdict::Postponed(error), ..finished }
+                    }
                     Again::Held => finished,
                 },
                 permit = rested => permit,
@@ -139,23 +162,33 @@ impl Turns {
     }
 
     /// When a message that failed or was released is tried again; `None` if it is not.
-    fn again(&self, finished: &Finished) -> Option<Again> {
+    pub(super) fn again(&self, finished: &Finished) -> Option<Again> {
         let config = &self.world.journal.as_ref()?.config.inbox;
-        let attempts = finished.work.record.as_ref()?.record.attempts;
-        let error = match &finished.verdict {
+        let attempts = finished.work.record.as_ref().filter(|_| !finished.work.again)?.record.attempts;
+        let (error, of_handler) = match &finished.verdict {
             Verdict::Released => return (!self.world.abort.is_cancelled()).then_some(Again::Held),
-            Verdict::Failed(error) => error,
-            Verdict::HandlerFailed(error) if config.on_handler_error == OnHandlerError::Retry => error,
+            Verdict::Failed(error) => (error.clone(), false),
+            Verdict::HandlerFailed(error) if config.on_handler_error == OnHandlerError::Retry => {
+                (error.clone(), true)
+            }
             _ => return None,
         };
-        let delay = || config.backoff.delay(attempts, None, &*self.world.seams.entropy);
-        (attempts < config.max_attempts).then(|| Again::After { delay: delay(), error: error.clone() })
+        if attempts >= config.max_attempts {
+            return None;
+        }
+        let delay = config.backoff.delay(attempts, None, &*self.world.seams.entropy);
+        Some(match of_handler {
+            true => Again::After { delay, error },
+            false => Again::Elsewhere { delay, error },
+        })
     }
 
     async fn rest(&self, again: &Again) {
         let Some(open) = &self.world.journal else { return };
         match again {
-            Again::After { delay, .. } => self.world.seams.clock.sleep(*delay).await,
+            Again::After { delay, .. } | Again::Elsewhere { delay, .. } => {
+                self.world.seams.clock.sleep(*delay).await;
+            }
             Again::Held => {
                 self.world.seams.clock.sleep(open.config.poll).await;
                 open.journal.lease().held().await;
@@ -174,7 +207,7 @@ impl Turns {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
         let failed = match again {
-            Again::After { error, .. } => Some(error.as_str()),
+            Again::After { error, .. } | Again::Elsewhere { error, .. } => Some(error.as_str()),
             Again::Held => None,
         };
         let record = stored.record.begin_again(failed, &owner, max, now).ok()?;
@@ -214,6 +247,11 @@ impl Turns {
                         next = next.and_then(|work| begun(work, beginning, outcome, lapses));
                     }
                     self.world.count_stale(&outcomes);
+                    let is_over =
+                        ending.as_ref().is_none_or(|ending| is_over(&ending.record, outcomes.last()));
+                    if let Some(finished) = &mut finished {
+                        finished.leaves |= !is_over;
+                    }
                     let ended = ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_))));
                     self.tell_ended(ended.map(|ended| ended.record), letter);
                 }
@@ -221,10 +259,15 @@ impl Turns {
                     // Nothing is lost: what is not acknowledged runs again, and what has not begun waits in the inbox.
                     self.world.events.error("finishing a message in the inbox", &error);
                     next = None;
+                    if let Some(finished) = &mut finished {
+                        finished.leaves = true;
+                    }
                 }
             }
         }
-        if let Some(finished) = finished {
+        if let Some(mut finished) = finished {
+            let key = finished.work.inbound.conversation();
+            finished.leaves |= self.queues.has_unplaced(&key, next.is_some());
             self.clean_up(finished).await;
         }
         next
@@ -232,7 +275,7 @@ impl Turns {
 
     /// The record of a finished message as it is to become.
     fn ending(&self, open: &OpenJournal, finished: &Finished) -> Option<Stored<InboxRecord>> {
-        let stored = finished.work.record.as_ref()?;
+        let stored = finished.work.record.as_ref().filter(|_| !finished.work.again)?;
         let config = &open.config.inbox;
         let now = self.world.now();
         let retry = |error: &str| {
@@ -278,22 +321,22 @@ impl Turns {
     }
 
     /// What comes after the acknowledgement. Gives the turn and the share of the backlog back.
-    async fn clean_up(&self, finished: Finished) {
-        let Some(turn) = finished.turn else { return };
-        if let (Verdict::Done | Verdict::HandlerFailed(_), Some(ended)) = (&finished.verdict, finished.ended)
+    async fn clean_up(&self, mut finished: Finished) {
+        if let (Some(turn), Verdict::Done | Verdict::HandlerFailed(_), Some(ended)) =
+            (&finished.turn, &finished.verdict, finished.ended.take())
         {
-            self.dispatcher.forget_ended(&turn, ended).await;
+            self.dispatcher.forget_ended(turn, ended).await;
         }
         if !finished.keeps_turn {
-            turn.release();
+            give_back(&mut finished);
         }
     }
 
-    async fn run(&self, key: &ConversationKey, work: Work) -> Finished {
-        let mut waited = false;
+    async fn run(&self, key: &ConversationKey, mut work: Work) -> Finished {
+        let (placed, mut waited) = (work.placed.take(), false);
         let taking = async {
             let turn;
-            (turn, waited) = self.next_turn(key).await?;
+            (turn, waited) = self.next_turn(key, placed).await?;
             Ok(turn)
         };
         let turn = match self.within_turn_wait(key, taking).await {
@@ -306,26 +349,37 @@ impl Turns {
                 return Finished::unhandled(None, work, Verdict::Failed(describe(&error)));
             }
         };
-        if self.world.coordinated && turn.previous_holder() != Some(turn.session()) {
-            // What it left unfinished must not be overtaken.
-            self.world.backlog.note(&key.chat);
-            match self.is_ours(&work, waited).await {
-                Ok(true) => self.finish_left(&turn, key, &work).await,
-                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
-                Err(error) => {
-                    return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
-                }
+        if !self.world.coordinated {
+            return self.run_under(turn, key, work).await;
+        }
+        match self.is_ours(&turn, &mut work, waited).await {
+            Ok(true) => {}
+            Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+            Err(error) => {
+                return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
             }
         }
-        self.run_under(turn, key, work).await
+        match self.finish_left(&turn, key, &work).await {
+            Ok(()) => self.run_under(turn, key, work).await,
+            // It is tried again as soon as possible, whoever has the turn then.
+            Err(StillLeft) => {
+                Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }
+            }
+        }
     }
 
-    /// Whether the message is still this process's. One that waited for its turn may have been handled by the replica that had
-    /// the turn before: see [`finish_left`](Self::finish_left).
-    async fn is_ours(&self, work: &Work, waited: bool) -> Result<bool, StoreError> {
+    /// Whether the message is still this process's, or again. One that waited for its turn may have been handled by the replica
+    /// that had the turn before: see [`finish_left`](Self::finish_left).
+    async fn is_ours(&self, turn: &Turn, work: &mut Work, waited: bool) -> Result<bool, StoreError> {
         /// In so little time nobody finds a message and handles it.
         const AT_ONCE: Duration = Duration::from_millis(2);
         let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return Ok(true) };
+        if work.again {
+            return self.take_over(open, work).await;
+        }
+        if turn.previous_holder() == Some(turn.session()) {
+            return Ok(true);
+        }
         if !waited && self.world.now() < stored.record.changed + AT_ONCE {
             return Ok(true);
         }
@@ -372,7 +426,7 @@ impl Turns {
             verdict = Verdict::Released;
         }
         let (turn, sent, ended) = (Some(turn), scope.close(), handled.ended);
-        Finished { turn, work, verdict, sent, ended, keeps_turn: false }
+        Finished { turn, work, verdict, sent, ended, keeps_turn: false, leaves: false }
     }
 
     /// A turn of the conversation for something other than its next message.
@@ -393,6 +447,10 @@ impl Turns {
                 return Err(CoordinationUnavailable { reason, source: None });
             }
         };
+        if self.world.coordinated && turn.previous_holder() != Some(turn.session()) {
+            // What it left in the outbox must not be overtaken.
+            self.world.backlog.note(&key.chat);
+        }
         self.dispatcher.conversations().forget_stale(&turn, key, self.world.now()).await;
         Ok(turn)
     }
@@ -406,9 +464,21 @@ impl Turns {
     }
 }
 
-/// The record of a message that may run, as it is to become; `None` if it was born working.
+/// Whether nothing is left to do of a record that became this, if it did.
+fn is_over(record: &InboxRecord, outcome: Option<&Cas<Version>>) -> bool {
+    matches!(outcome, Some(Cas::Applied(_))) && (record.is_over() || record.state == InboxState::Scheduled)
+}
+
+/// Gives the turn of a message back.
+fn give_back(finished: &mut Finished) {
+    if let Some(turn) = finished.turn.take() {
+        if finished.leaves { turn.abandon() } else { turn.release() }
+    }
+}
+
+/// The record of a message that may run, as it is to become; `None` if it was born working, or is another's.
 fn beginning(open: &OpenJournal, work: &Work, now: Timestamp) -> Option<Stored<InboxRecord>> {
-    let stored = work.record.as_ref()?;
+    let stored = work.record.as_ref().filter(|_| !work.again)?;
     let record = stored.record.start(&open.journal.owner(), now).ok()?;
     Some(Stored { record, version: stored.version })
 }

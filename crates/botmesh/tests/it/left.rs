@@ -1,10 +1,15 @@
 //! What a replica leaves in a chat when it dies or stands still goes before what arrived after it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use botmesh::BotBuilder;
+use botmesh::core::inbound::Inbound;
 use botmesh::prelude::*;
+use botmesh::{BotBuilder, HandoverConfig};
 use botmesh_testing::{TestBot, WritePoint};
+use tokio::sync::Semaphore;
+
+use crate::fleet::{Fleet, MINUTE};
 
 /// Counts the messages of a user.
 fn counting(bot: BotBuilder) -> BotBuilder {
@@ -104,4 +109,104 @@ async fn what_another_replica_handled_in_place_of_one_that_lost_its_place_is_not
     }
     bot.advance("5m").await;
     ana.expect_silence().await;
+}
+
+#[tokio::test]
+async fn what_waited_at_a_replica_that_stops_is_answered_before_what_came_to_another_one_later() {
+    // At 1 the first one, which it finishes; or one that waits for 2; or one of each, with a message of 2 between them.
+    for through in [[1, 1, 2, 2], [2, 1, 2, 2], [1, 2, 1, 2], [2, 1, 1, 2]] {
+        let bot = TestBot::replicas(2).start(slow);
+        let ana = bot.user("ana");
+        for (text, replica) in ["one", "two", "three", "four"].into_iter().zip(through) {
+            ana.through(replica).says(text).await;
+            bot.advance("1ms").await;
+        }
+        bot.replica(1).stop().await;
+        for expected in ["one", "two", "three", "four"] {
+            ana.expect_reply(expected).await;
+        }
+        bot.advance("5m").await;
+        ana.expect_silence().await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_the_channel_delivers_again_goes_before_the_next_one_though_its_replica_is_not_known_to_be_dead()
+ {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text().to_owned()).await }));
+    a.life.journal.crash_after(WritePoint::InboxInsertWorking);
+    a.takes(Inbound::text("1", "ana", "one")).await;
+    assert!(a.life.journal.crashed());
+    a.dies().await;
+    fleet.pass(Duration::from_millis(1)).await;
+    b.takes(Inbound::text("1", "ana", "one")).await;
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    b.life.settled().await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    fleet.pass(10 * MINUTE).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn a_message_that_the_channel_delivers_to_two_replicas_is_answered_once() {
+    let gate = Arc::new(Semaphore::new(0));
+    let answer = |bot: BotBuilder| {
+        let gate = Arc::clone(&gate);
+        bot.otherwise(move |c: Ctx| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.expect("it stays open").forget();
+                c.reply(c.text().to_owned()).await
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(answer);
+    for replica in [&a, &b, &a] {
+        replica.takes(Inbound::text("1", "ana", "one")).await;
+    }
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    gate.add_permits(10);
+    b.life.until("the replies", || fleet.said().len() == 2).await;
+    fleet.pass(10 * MINUTE).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    assert_eq!(gate.available_permits(), 8, "each is handled once");
+    assert_eq!(b.life.bot.metrics().inbound_duplicates, 1);
+}
+
+#[tokio::test]
+async fn nothing_overtakes_what_is_left_while_nobody_can_look_for_it() {
+    let bot = TestBot::replicas(2).start(slow);
+    let ana = bot.user("ana");
+    for (text, replica) in [("one", 1), ("two", 1), ("three", 2)] {
+        ana.through(replica).says(text).await;
+        bot.advance("1ms").await;
+    }
+    let backend = bot.replica(2).backend();
+    backend.set_down(true);
+    bot.replica(1).crash();
+    bot.advance("10s").await;
+    backend.set_down(false);
+    for expected in ["one", "two", "three"] {
+        ana.expect_reply(expected).await;
+    }
+    bot.advance("5m").await;
+    ana.expect_silence().await;
+}
+
+#[tokio::test]
+async fn a_message_without_a_place_is_not_acknowledged_and_another_replica_answers_it_at_once() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text().to_owned()).await }));
+    a.life.started().await;
+    a.coordinator.partition();
+    assert!(!a.life.deliver_to(&a.channel, Inbound::text("1", "ana", "one")).await, "nobody knows its place");
+    b.takes(Inbound::text("1", "ana", "one")).await;
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    b.life.until("the replies", || fleet.said().len() == 2).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    a.coordinator.heal();
+    fleet.pass(10 * MINUTE).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
 }

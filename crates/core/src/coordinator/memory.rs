@@ -446,6 +446,10 @@ impl Claim {
         if self.left.swap(true, Ordering::SeqCst) {
             return false;
         }
+        // What a session had that has ended is left to those behind it.
+        if self.session.check().is_err() {
+            return true;
+        }
         let waiter = self.session.hub.step(|state, now| {
             state.machine.leave(&self.key, &self.ticket, leaving, now, &mut state.effects);
             if state.waiters.is_empty() { None } else { state.waiters.remove(&self.ticket) }

@@ -328,7 +328,8 @@ impl InboxRecord {
         matches!(self.state, InboxState::Done | InboxState::Dead)
     }
 
-    fn is_in_process(&self) -> bool {
+    /// Whether it is to be handled now: by its owner, or by whoever finds that it cannot.
+    pub fn is_in_process(&self) -> bool {
         matches!(self.state, InboxState::Queued | InboxState::Working)
     }
 }

@@ -171,7 +171,12 @@ impl Journal {
 
     /// A place in the order of arrival: larger than every earlier one of this process, in microseconds.
     pub fn next_order(&self, now: Timestamp) -> i64 {
-        let micros = now.as_millis().saturating_mul(1000);
+        self.next_order_after(i64::MIN, now)
+    }
+
+    /// As [`next_order`](Self::next_order), and larger than `after`, which another process may have given.
+    pub fn next_order_after(&self, after: i64, now: Timestamp) -> i64 {
+        let micros = now.as_millis().saturating_mul(1000).max(after.saturating_add(1));
         let last = self
             .inner
             .order

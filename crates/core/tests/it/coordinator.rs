@@ -137,9 +137,10 @@ async fn whoever_comes_after_a_ticket_that_waited_when_its_replica_was_closed_le
     let hub = hub();
     let (a, b) = (replica(&hub), replica(&hub));
     let mut first = enter(&a, "chat");
-    let _waiting = enter(&b, "chat");
+    let waiting = enter(&b, "chat");
     let mut last = enter(&a, "chat");
     b.close().await;
+    drop(waiting);
     take(&mut first).release();
     let turn = take(&mut last);
     assert_eq!((turn.previous_holder(), turn.was_given_back()), (Some(&b.session()), false));
