@@ -57,7 +57,9 @@ impl Channel {
                 match sink.admit(Inbound::text(id.to_string(), chat.as_str(), id.to_string())).await {
                     Ok(_) => break before,
                     // The channel delivers it again.
-                    Err(AdmitError::Journal(_)) => self.replica.sleep(Duration::from_millis(50)).await,
+                    Err(AdmitError::Journal(_) | AdmitError::NoPlace) => {
+                        self.replica.sleep(Duration::from_millis(50)).await
+                    }
                     // And here it delivers to nobody before the connection is cut.
                     Err(_) => std::future::pending().await,
                 }

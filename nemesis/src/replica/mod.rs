@@ -96,6 +96,9 @@ pub enum Mode {
     Bot,
 }
 
+/// What the log of a bot says before it runs.
+pub(crate) const BEGINS: &str = "the bot begins";
+
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the parts of a replica share.

@@ -12,7 +12,7 @@ use botmesh_redis_store::{RedisConfig, RedisStore};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::channel::Channel;
-use super::{Failure, Replica};
+use super::{BEGINS, Failure, Replica};
 use crate::history::Event;
 
 /// A message that is tried this often is not given up in any run.
@@ -58,6 +58,7 @@ pub(super) async fn run(replica: &Arc<Replica>) -> Result<(), Failure> {
         stop.cancelled().await;
         stopped.stop();
     });
+    tracing::info!("{BEGINS}");
     bot.run().await?;
     store.close().await?;
     Ok(())

@@ -22,7 +22,7 @@ pub use self::schedule::{Plan, Progress};
 pub use self::servers::ServerKind;
 use self::servers::Servers;
 use crate::history::{self, Config, Event, Metronome, Record, Recorder};
-use crate::replica::Mode;
+use crate::replica::{BEGINS, Mode};
 
 /// What goes wrong in the world itself, in words for whoever runs it.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -96,11 +96,12 @@ struct Replica {
 }
 
 impl Replica {
-    /// A bot may end by itself for one reason: others have taken over what it owned.
+    /// A bot may end by itself for two reasons: others have taken over what it owned, or it found no server when it began.
     fn may_end(&self, status: ExitStatus) -> Result<(), Failure> {
         let log = fs::read_to_string(&self.spec.log)?;
-        match log.rsplit("event=\"started\"").next() {
+        match log.rsplit(BEGINS).next() {
             Some(life) if life.contains("durability:superseded") => Ok(()),
+            Some(life) if life != log && !life.contains("event=\"started\"") => Ok(()),
             _ => Err(format!("{} ended with {status}; see {}", self.name, self.spec.log.display()).into()),
         }
     }
