@@ -15,7 +15,7 @@ use crate::child::Place;
 /// After so long without a sign a message is given again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A user writes on when the message before is answered.
+/// A user writes on when the message before is taken over, at whichever replica.
 pub(super) struct Feeder<'a> {
     place: &'a Place,
     entropy: &'a SeededEntropy,
@@ -32,14 +32,11 @@ pub(super) struct Feeder<'a> {
 struct Chat {
     waiting: VecDeque<usize>,
     given: Option<Given>,
-    /// How many of its messages were given.
-    count: usize,
 }
 
 struct Given {
     message: usize,
     at: Duration,
-    taken: bool,
 }
 
 impl<'a> Feeder<'a> {
@@ -65,31 +62,23 @@ impl<'a> Feeder<'a> {
     pub(super) fn step(&mut self, replicas: &mut [Replica]) {
         if let Ok(first) = self.taken.recv_timeout(Duration::from_millis(1)) {
             for message in std::iter::once(first).chain(self.taken.try_iter()) {
-                let given =
-                    self.chats.get_mut(&*self.messages[message].0).and_then(|chat| chat.given.as_mut());
-                if let Some(given) = given.filter(|given| given.message == message) {
-                    given.taken = true;
+                if let Some(chat) = self.chats.get_mut(&*self.messages[message].0) {
+                    chat.given.take_if(|given| given.message == message);
                 }
             }
         }
         self.replies.read(self.place);
         let now = self.place.elapsed();
-        for (name, chat) in &mut self.chats {
-            let answered = self.replies.count(name) >= chat.count;
-            match &mut chat.given {
-                Some(given) if given.taken && answered => chat.given = None,
-                Some(given) if !given.taken && now - given.at > PATIENCE => {
-                    given.at = now;
-                    self.again += 1;
-                    give(self.entropy, self.messages, replicas, given.message);
-                }
-                _ => {}
+        for chat in self.chats.values_mut() {
+            if let Some(given) = chat.given.as_mut().filter(|given| now - given.at > PATIENCE) {
+                given.at = now;
+                self.again += 1;
+                give(self.entropy, self.messages, replicas, given.message);
             }
             if chat.given.is_none()
                 && let Some(message) = chat.waiting.pop_front()
             {
-                chat.given = Some(Given { message, at: now, taken: false });
-                chat.count += 1;
+                chat.given = Some(Given { message, at: now });
                 give(self.entropy, self.messages, replicas, message);
             }
         }
@@ -117,14 +106,9 @@ fn give(entropy: &SeededEntropy, messages: &[(String, String)], replicas: &mut [
 struct Replies {
     read: u64,
     keys: HashSet<String>,
-    chats: HashMap<String, usize>,
 }
 
 impl Replies {
-    fn count(&self, chat: &str) -> usize {
-        self.chats.get(chat).copied().unwrap_or_default()
-    }
-
     /// Reads what was written since. A line that is being written is left to the next time.
     fn read(&mut self, place: &Place) {
         let Ok(mut file) = File::open(place.path("out")) else { return };
@@ -133,13 +117,8 @@ impl Replies {
         new.truncate(new.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
         self.read += new.len() as u64;
         for line in String::from_utf8(new).expect("text").lines() {
-            let mut fields = line.split('\t');
-            let (Some(key), Some(chat)) = (fields.next(), fields.next()) else {
-                panic!("not a reply: {line}")
-            };
-            if self.keys.insert(key.to_owned()) {
-                *self.chats.entry(chat.to_owned()).or_default() += 1;
-            }
+            let Some((key, _)) = line.split_once('\t') else { panic!("not a reply: {line}") };
+            self.keys.insert(key.to_owned());
         }
     }
 }
