@@ -164,7 +164,11 @@ impl Turns {
     /// When a message that failed or was released is tried again; `None` if it is not.
     pub(super) fn again(&self, finished: &Finished) -> Option<Again> {
         let config = &self.world.journal.as_ref()?.config.inbox;
-        let attempts = finished.work.record.as_ref().filter(|_| !finished.work.again)?.record.attempts;
+        let attempts = finished.work.record.as_ref()?.record.attempts;
+        if finished.work.again && matches!(finished.verdict, Verdict::Failed(_)) {
+            // It has not begun here.
+            return Some(Again::Held);
+        }
         let (error, of_handler) = match &finished.verdict {
             Verdict::Released => return (!self.world.abort.is_cancelled()).then_some(Again::Held),
             Verdict::Failed(error) => (error.clone(), false),
@@ -205,6 +209,9 @@ impl Turns {
     /// before did not count.
     async fn begin_again(&self, work: &Work, again: &Again) -> Option<Stored<InboxRecord>> {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
+        if work.again {
+            return Some(stored.clone());
+        }
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
         let failed = match again {
             Again::After { error, .. } | Again::Elsewhere { error, .. } => Some(error.as_str()),

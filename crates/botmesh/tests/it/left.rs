@@ -7,7 +7,7 @@ use botmesh::core::inbound::Inbound;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, HandoverConfig};
 use botmesh_testing::{TestBot, WritePoint};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::fleet::{Fleet, MINUTE};
 
@@ -173,6 +173,42 @@ async fn a_message_that_the_channel_delivers_to_two_replicas_is_answered_once() 
     assert_eq!(fleet.said(), ["one", "two"]);
     assert_eq!(gate.available_permits(), 8, "each is handled once");
     assert_eq!(b.life.bot.metrics().inbound_duplicates, 1);
+}
+
+#[tokio::test]
+async fn a_message_that_came_again_keeps_its_place_though_its_replica_loses_its_ticket() {
+    let gate = Arc::new(Notify::new());
+    let answer = |bot: BotBuilder| {
+        let gate = Arc::clone(&gate);
+        bot.otherwise(move |c: Ctx| {
+            let gate = Arc::clone(&gate);
+            async move {
+                if c.text() == "zero" {
+                    gate.notified().await;
+                }
+                c.reply(c.text().to_owned()).await
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(&answer);
+    let c = fleet.start(&answer);
+    c.is_stuck_at("0", "zero", 0).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    // It dies before it has a ticket.
+    a.life.journal.crash_after(WritePoint::InboxInsertWorking);
+    a.takes(Inbound::text("1", "ana", "one")).await;
+    a.dies().await;
+    fleet.pass(Duration::from_millis(1)).await;
+    b.takes(Inbound::text("1", "ana", "one")).await;
+    b.coordinator.partition();
+    fleet.pass(Duration::from_millis(100)).await;
+    b.coordinator.heal();
+    gate.notify_one();
+    c.life.until("the first reply", || fleet.said() == ["zero"]).await;
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    b.life.until("the replies", || fleet.said().len() == 3).await;
+    assert_eq!(fleet.said(), ["zero", "one", "two"]);
 }
 
 #[tokio::test]
