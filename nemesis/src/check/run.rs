@@ -109,7 +109,7 @@ pub(super) struct Run<'a> {
     pub(super) windows: Vec<Window<'a>>,
     pub(super) calls: Vec<Call<'a>>,
     pub(super) chats: BTreeMap<&'a str, Chat<'a>>,
-    /// When a thread of any process was late.
+    /// When a thread of any process was late that was not stopped.
     pub(super) late: Spans,
     /// When the server, or what is behind it, disturbs everybody.
     pub(super) server: Spans,
@@ -136,7 +136,9 @@ impl<'a> Run<'a> {
             // What is shorter than the margin leaves no gap through which two can act.
             let long = process.lates.iter().copied().filter(|(from, to)| to - from >= margin / 2);
             let pauses: Vec<_> = long.chain(process.stops.iter()).collect();
-            late.append(&mut process.lates);
+            // One that was stopped is late for itself: it says nothing of the others.
+            let stops = &process.stops;
+            late.extend(process.lates.drain(..).filter(|(from, to)| !stops.hits(*from, *to)));
             process.pauses = Spans::new(pauses);
         }
         let mut run = Self {

@@ -286,6 +286,11 @@ fn a_chat_goes_on_after_its_replica_died() {
             ("killed, never", false, &format!("{A_HOLDS} {B_WAITS} 100 h kill a; 3000 h end")),
             ("too late on a machine that was", true, &row("100 h kill a; 2050 b late 400;", 2100)),
             (
+                "while one stood still that has nothing to do with it",
+                false,
+                &row("50 c up c.0; 100 h kill a; 1600 h stop c; 2040 h cont c; 2050 c late 400;", 2100),
+            ),
+            (
                 "while the server did not answer",
                 true,
                 &row("100 h kill a; 1000 h server_stop; 2000 h server_back;", 2100),

@@ -9,7 +9,9 @@ pub(in crate::check) struct Spans {
 }
 
 impl Spans {
+    /// What ends before it begins is none.
     pub(in crate::check) fn new(mut spans: Vec<(u64, u64)>) -> Self {
+        spans.retain(|(from, to)| from <= to);
         spans.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (from, to) in spans {
