@@ -58,7 +58,7 @@ impl Channel {
                     Ok(_) => break before,
                     // The channel delivers it again.
                     Err(AdmitError::Journal(_) | AdmitError::NoPlace) => {
-                        self.replica.sleep(Duration::from_millis(50)).await
+                        self.replica.sleep(Duration::from_millis(50)).await;
                     }
                     // And here it delivers to nobody before the connection is cut.
                     Err(_) => std::future::pending().await,
