@@ -191,8 +191,8 @@ async fn a_message_that_came_again_keeps_its_place_though_it_cannot_be_taken_ove
         })
     };
     let mut fleet = Fleet::new(HandoverConfig::default());
-    let (a, b) = fleet.pair(&answer);
-    let c = fleet.start(&answer);
+    let (a, b) = fleet.pair(answer);
+    let c = fleet.start(answer);
     c.is_stuck_at("0", "zero", 0).await;
     fleet.pass(Duration::from_millis(1)).await;
     // It dies before it has a ticket.
