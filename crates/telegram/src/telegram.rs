@@ -144,10 +144,10 @@ impl Telegram {
         self
     }
 
-    /// How long Telegram may wait for an update before it answers a poll. Default 50 s, which is the most it takes.
+    /// How long Telegram may wait for an update before it answers a poll. Default 50 s; 1 s to 50 s.
     #[must_use]
     pub fn with_poll_timeout(mut self, timeout: Duration) -> Self {
-        self.settings_mut().poll_timeout = timeout.min(Duration::from_secs(50));
+        self.settings_mut().poll_timeout = timeout.clamp(Duration::from_secs(1), Duration::from_secs(50));
         self
     }
 

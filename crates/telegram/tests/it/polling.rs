@@ -1,5 +1,6 @@
 //! Long polling, against a server that keeps what is not confirmed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use botmesh_core::CancellationToken;
@@ -114,6 +115,16 @@ async fn a_run_begins_without_an_offset_and_asks_for_every_kind() {
     assert_eq!(offsets[0], None);
     assert_eq!(offsets.iter().filter(|offset| offset.is_none()).count(), 2, "one for each run: {offsets:?}");
     assert!(offsets.iter().flatten().all(|offset| *offset > 0), "{offsets:?}");
+}
+
+#[tokio::test]
+async fn what_was_taken_is_confirmed_before_it_stops() {
+    let server = FakeTelegram::start().await;
+    server.user(ANA, "Ana").writes("hi");
+    let (sink, stop) = (Recorder::new(), CancellationToken::new());
+    sink.stop_then(&stop);
+    bot_of(&server).run(Arc::<Recorder>::clone(&sink), stop).await.expect("a good end");
+    assert_eq!((sink.texts().len(), server.unconfirmed()), (1, 0));
 }
 
 /// Case D57.

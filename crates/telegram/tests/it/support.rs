@@ -24,6 +24,8 @@ pub(crate) struct Recorder {
     taken: Mutex<Vec<Inbound>>,
     poison: Mutex<Vec<(String, String, String)>>,
     refusals: Mutex<HashMap<String, (Refuses, usize)>>,
+    /// Is cancelled when the first event is taken.
+    stops: Mutex<Option<CancellationToken>>,
     /// One permit for each event that may be journaled.
     gate: Semaphore,
 }
@@ -36,11 +38,17 @@ impl Recorder {
     /// Journals so many events, and then waits.
     pub(crate) fn with_gate(permits: usize) -> Arc<Self> {
         let gate = Semaphore::new(permits);
-        Arc::new(Self { taken: Mutex::default(), poison: Mutex::default(), refusals: Mutex::default(), gate })
+        let (taken, poison, refusals, stops) = Default::default();
+        Arc::new(Self { taken, poison, refusals, stops, gate })
     }
 
     pub(crate) fn refuse(&self, event: &str, how: Refuses, times: usize) {
         self.refusals.lock().expect("no panic").insert(event.to_owned(), (how, times));
+    }
+
+    /// Cancels `stop` as soon as an event is taken.
+    pub(crate) fn stop_then(&self, stop: &CancellationToken) {
+        *self.stops.lock().expect("no panic") = Some(stop.clone());
     }
 
     pub(crate) fn taken(&self) -> Vec<Inbound> {
@@ -75,6 +83,9 @@ impl InboundSink for Recorder {
             }
             Some(Refuses::Invalid) => return Err(AdmitError::Invalid("its id is too long".into())),
             None => {}
+        }
+        if let Some(stop) = self.stops.lock().expect("no panic").take() {
+            stop.cancel();
         }
         let record = inbound.record_id();
         let mut taken = self.taken.lock().expect("no panic");

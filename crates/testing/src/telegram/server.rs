@@ -9,7 +9,7 @@ use axum::extract::{FromRequest, Multipart};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{Request, Response};
 use botmesh_core::Bytes;
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -230,7 +230,11 @@ fn plain(status: u16, body: Vec<u8>) -> Response<Body> {
 
 /// The beginning of an answer, after which the connection breaks.
 fn cut_short() -> Response<Body> {
-    let chunks: [Result<Bytes, Cut>; 2] =
-        [Ok(Bytes::from_static(br#"{"ok":true,"result":{"mess"#)), Err(Cut)];
-    Response::new(Body::from_stream(stream::iter(chunks)))
+    let beginning = stream::iter([Ok(Bytes::from_static(br#"{"ok":true,"result":{"mess"#))]);
+    // So late that the beginning is on its way.
+    let end = stream::once(async {
+        sleep(Duration::from_millis(50)).await;
+        Err(Cut)
+    });
+    Response::new(Body::from_stream(beginning.chain(end)))
 }

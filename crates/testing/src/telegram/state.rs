@@ -198,8 +198,12 @@ impl State {
         self.queue.sort_by_key(|update| update.id);
     }
 
-    /// Forgets what is before `offset`.
+    /// Forgets what is before `offset`. One that is beyond the queue is none: the numbers may have begun anew.
     pub(super) fn confirm(&mut self, offset: i64) {
+        if self.queue.iter().map(|update| update.id).max().is_none_or(|last| offset > last.saturating_add(1))
+        {
+            return;
+        }
         let (done, left) = std::mem::take(&mut self.queue).into_iter().partition(|update| update.id < offset);
         self.queue = left;
         self.confirmed.extend::<Vec<Queued>>(done);
