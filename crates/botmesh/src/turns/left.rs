@@ -1,11 +1,7 @@
 //! What a replica left in a chat that lost its turn there: it goes before what arrived after it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use tokio::sync::Mutex;
 
 use super::worker::{Again, Finished};
 use super::{Turns, Work};
@@ -22,58 +18,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 const LOOKING: &str = "looking for what another replica left in a chat";
 
-/// The unfinished messages of all processes. Looking for those of one chat costs as much as there are of all, so one look
-/// serves everybody who asked before it.
-#[derive(Default)]
-pub(super) struct Left {
-    asked: AtomicU64,
-    seen: Mutex<Seen>,
-}
-
-#[derive(Default)]
-struct Seen {
-    /// Who asked up to here is served.
-    asked: u64,
-    messages: HashMap<ConversationKey, Vec<Stored<InboxRecord>>>,
-}
-
-impl Left {
-    /// Those of the conversation, as of a moment after the call.
-    async fn of(
-        &self,
-        open: &OpenJournal,
-        key: &ConversationKey,
-    ) -> Result<Vec<Stored<InboxRecord>>, StoreError> {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut seen = self.seen.lock().await;
-        if seen.asked < asked {
-            let serves = self.asked.load(Ordering::Relaxed);
-            seen.messages = look(open).await?;
-            seen.asked = serves;
-        }
-        Ok(seen.messages.remove(key).unwrap_or_default())
-    }
-}
-
-async fn look(open: &OpenJournal) -> Result<HashMap<ConversationKey, Vec<Stored<InboxRecord>>>, StoreError> {
-    const PAGE: usize = 200;
-    let mut found = HashMap::<_, Vec<_>>::new();
-    for state in [InboxState::Working, InboxState::Queued] {
-        let mut after = None;
-        loop {
-            let page = open.journal.inbox().list(state, after.as_ref(), PAGE).await?;
-            for stored in page.records {
-                found.entry(stored.record.inbound.conversation()).or_default().push(stored);
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => break,
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// The place of a message in the order of arrival. One that is not journaled comes after all that is.
 fn order_of(work: &Work) -> i64 {
     work.record.as_ref().map_or(i64::MAX, |stored| stored.record.order)
@@ -81,6 +25,8 @@ fn order_of(work: &Work) -> i64 {
 
 enum Looked {
     All,
+    /// There is more than can be handled in one go.
+    More,
     /// Somebody was about to take some of it.
     Again,
 }
@@ -102,8 +48,8 @@ impl Turns {
             return Ok(());
         }
         let order = order_of(before);
-        // Again after a lost race, since whoever won it may be no further.
-        for _ in 0..ROUNDS {
+        let mut lost = 0;
+        loop {
             // What the sweeper took up stands behind what arrived later.
             let mut earlier = self.queues.take_earlier(key, order);
             let looked = match turn.was_given_back() {
@@ -114,20 +60,25 @@ impl Turns {
             self.handle_left(turn, key, earlier).await?;
             match looked {
                 Ok(Looked::All) => return Ok(()),
-                Ok(Looked::Again) => self.world.seams.clock.sleep(PAUSE).await,
+                Ok(Looked::More) => {}
+                // Whoever won the race may be no further.
+                Ok(Looked::Again) if lost < ROUNDS => {
+                    lost += 1;
+                    self.world.seams.clock.sleep(PAUSE).await;
+                }
+                Ok(Looked::Again) => return Err(StillLeft),
                 Err(error) => {
                     self.world.trouble(LOOKING, &error);
                     return Err(StillLeft);
                 }
             }
         }
-        Err(StillLeft)
     }
 
     /// Whether something of the conversation is unfinished, whoever owns it.
     pub(crate) async fn is_left(&self, key: &ConversationKey) -> Result<bool, StoreError> {
         match &self.world.journal {
-            Some(open) => Ok(!self.left.of(open, key).await?.is_empty()),
+            Some(open) => Ok(!self.looks.of(&open.journal, key, i64::MAX).await?.messages.is_empty()),
             None => Ok(false),
         }
     }
@@ -172,15 +123,17 @@ impl Turns {
             let mut known = earlier.iter().chain([before]).filter_map(|work| work.record.as_ref());
             known.any(|known| known.record.id == *id)
         };
-        let mut left = self.left.of(open, key).await?;
-        left.retain(|stored| stored.record.order < order_of(before) && !found(&stored.record.id));
+        let left = self.looks.of(&open.journal, key, order_of(before)).await?;
         let taken: Vec<_> = left
+            .messages
             .into_iter()
+            .filter(|stored| !found(&stored.record.id))
             .filter_map(|stored| Some((stored.version, stored.record.adopt(&owner, max, now).ok()?)))
             .filter(|(_, record)| record.state == InboxState::Queued)
             .collect();
         if taken.is_empty() {
-            return Ok(Looked::All);
+            // Behind those that are at hand there may be more.
+            return Ok(if left.more && !earlier.is_empty() { Looked::More } else { Looked::All });
         }
         let changes = taken.iter().map(|(version, record)| Change::update(*version, record)).collect();
         let outcomes = open.journal.commit(changes).await?;
@@ -197,7 +150,11 @@ impl Turns {
         let won: Vec<_> = taken.into_iter().zip(outcomes).filter_map(work).collect();
         let all = won.len() == wanted;
         earlier.extend(won);
-        Ok(if all { Looked::All } else { Looked::Again })
+        Ok(match all {
+            true if left.more => Looked::More,
+            true => Looked::All,
+            false => Looked::Again,
+        })
     }
 
     /// As for any message, but the turn is kept. Returns what is to be tried again, before what arrived after it.

@@ -1,6 +1,9 @@
 //! One message of a conversation at a time, in the order of arrival; conversations in parallel.
 
 mod left;
+mod look;
+#[cfg(test)]
+mod look_tests;
 mod queues;
 mod tickets;
 mod worker;
@@ -18,7 +21,7 @@ use crate::core::time::Timestamp;
 use crate::dispatch::Dispatcher;
 use crate::metrics::Unfinished;
 use crate::world::World;
-use left::Left;
+use look::Looks;
 use queues::Queues;
 pub(crate) use queues::{Placed, Slot};
 
@@ -84,7 +87,7 @@ pub(crate) struct Turns {
     dispatcher: Dispatcher,
     running: Arc<Semaphore>,
     queues: Arc<Queues>,
-    left: Left,
+    looks: Looks,
     /// Held by the one message that runs alone.
     suspects: Arc<Mutex<()>>,
 }
@@ -97,8 +100,8 @@ impl Turns {
         max_concurrent: usize,
     ) -> Arc<Self> {
         let running = Arc::new(Semaphore::new(max_concurrent));
-        let (queues, left, suspects) = Default::default();
-        Arc::new(Self { world, coordination, dispatcher, running, queues, left, suspects })
+        let (queues, looks, suspects) = Default::default();
+        Arc::new(Self { world, coordination, dispatcher, running, queues, looks, suspects })
     }
 
     /// Takes the next place in the conversation's queue. Places are served in the order of these calls, whenever they

@@ -212,6 +212,34 @@ async fn a_message_that_came_again_keeps_its_place_though_it_cannot_be_taken_ove
 }
 
 #[tokio::test]
+async fn more_than_can_be_looked_at_in_one_go_is_answered_in_order() {
+    let gate = Arc::new(Semaphore::new(0));
+    let answer = |bot: BotBuilder| {
+        let gate = Arc::clone(&gate);
+        bot.otherwise(move |c: Ctx| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.expect("it stays open").forget();
+                c.reply(c.text().to_owned()).await
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(answer);
+    let texts: Vec<_> = (0..250).map(|n| n.to_string()).collect();
+    let (last, first) = texts.split_last().expect("some");
+    for text in first {
+        a.takes(Inbound::text(text.as_str(), "ana", text)).await;
+    }
+    a.dies().await;
+    fleet.pass(Duration::from_millis(1)).await;
+    gate.add_permits(texts.len());
+    b.takes(Inbound::text(last.as_str(), "ana", last)).await;
+    b.life.until("the replies", || fleet.said().len() == texts.len()).await;
+    assert_eq!(fleet.said(), texts);
+}
+
+#[tokio::test]
 async fn nothing_overtakes_what_is_left_while_nobody_can_look_for_it() {
     let bot = TestBot::replicas(2).start(slow);
     let ana = bot.user("ana");
