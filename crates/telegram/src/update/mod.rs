@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::address::Address;
 
 /// The kinds of updates that are asked for: all that there are.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 27] = [
     "message",
     "edited_message",
     "channel_post",
@@ -44,6 +44,8 @@ pub const KINDS: [&str; 25] = [
     "chat_boost",
     "removed_chat_boost",
     "managed_bot",
+    "stopped_message_generation",
+    "subscription",
 ];
 
 /// What the owner of a business account wrote.

@@ -1,5 +1,7 @@
 //! The channel as a bot sees it.
 
+mod described;
+mod fuzz;
 mod payloads;
 mod polling;
 mod random;
