@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example appointments`, then type `book`. Kill it at any moment and start it again.
 //!
-//! With `--telegram-polling` or `--telegram-webhook ADDR` it is a bot of Telegram.
+//! With `--telegram-polling` or `--telegram-webhook ADDR` it is a bot of Telegram, and with `--whatsapp-webhook ADDR` one of WhatsApp.
 //!
 //! With `--features redis` and `--redis URL`, any number of processes are one desk.
 
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, FileDurability};
+use botmesh::{BotBuilder, FileDurability, OnAmbiguous};
+use botmesh_meta::{MetaConfig, WhatsApp};
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_telegram::Telegram;
 use botmesh_terminal::{Terminal, Transcript};
@@ -68,6 +69,20 @@ struct Args {
     /// A Bot API server of one's own, such as `http://localhost:8081`
     #[arg(long, value_name = "URL")]
     telegram_api: Option<String>,
+    /// Talk on WhatsApp: let Meta post messages to this address and the path `/webhooks/whatsapp`, with WHATSAPP_TOKEN,
+    /// WHATSAPP_APP_SECRET and WHATSAPP_VERIFY_TOKEN
+    #[arg(long, value_name = "ADDR", requires = "whatsapp_number", conflicts_with_all = ["from", "to", "telegram_webhook", "telegram_polling"])]
+    whatsapp_webhook: Option<SocketAddr>,
+    /// With --whatsapp-webhook: the id of the phone number, which is not the number itself
+    #[arg(long, value_name = "ID", requires = "whatsapp_webhook")]
+    whatsapp_number: Option<String>,
+    /// With --whatsapp-webhook: another server than `https://graph.facebook.com`
+    #[arg(long, value_name = "URL", requires = "whatsapp_webhook")]
+    whatsapp_api: Option<String>,
+    /// With --whatsapp-webhook: how long Meta may take to say that it has a message whose answer was lost, before it is sent
+    /// again
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    whatsapp_echo: Duration,
     /// Whose messages are typed
     #[arg(long, value_name = "NAME", default_value = "you")]
     chat: String,
@@ -173,6 +188,17 @@ fn secret(name: &str) -> Result<String> {
     std::env::var(name).map_err(|_| format!("put it into the environment variable {name}").into())
 }
 
+/// The phone number on WhatsApp.
+fn whatsapp(args: &Args) -> Result<WhatsApp> {
+    let [token, app_secret, verify_token] =
+        ["WHATSAPP_TOKEN", "WHATSAPP_APP_SECRET", "WHATSAPP_VERIFY_TOKEN"].map(secret);
+    let mut config = MetaConfig::new(token?, app_secret?, verify_token?).with_echo_wait(args.whatsapp_echo);
+    if let Some(url) = &args.whatsapp_api {
+        config = config.with_base_url(url);
+    }
+    Ok(WhatsApp::new(args.whatsapp_number.clone().unwrap_or_default(), config)?)
+}
+
 /// The desk at its channel, until it ends.
 async fn serve(bot: BotBuilder, args: Args) -> Result {
     if let Some(listen) = args.telegram_webhook {
@@ -183,6 +209,11 @@ async fn serve(bot: BotBuilder, args: Args) -> Result {
         }
         let bot = desk(bot.provider(telegram.clone())).build()?;
         return Ok(botmesh_webhook::serve(bot, telegram.router(), listen).await?);
+    }
+    if let Some(listen) = args.whatsapp_webhook {
+        let whatsapp = whatsapp(&args)?;
+        let bot = desk(bot.provider(whatsapp.clone())).build()?;
+        return Ok(botmesh_webhook::serve(bot, whatsapp.router(), listen).await?);
     }
     let bot = match (&args.from, &args.to) {
         (Some(from), Some(to)) if from == Path::new("-") => {
@@ -211,6 +242,10 @@ async fn run(args: Args) -> Result {
         None => Durability::new(store.durability()),
     };
     durability.instance_id = args.instance.as_deref().map(Into::into);
+    if args.whatsapp_webhook.is_some() {
+        // Meta says which messages it has: what it does not have after a while can be sent again.
+        durability.outbox.on_ambiguous = OnAmbiguous::Resend;
+    }
     serve(Bot::builder().durability(durability).store(store.clone()), args).await?;
     if let Some(file) = file {
         file.close().await?;

@@ -99,4 +99,10 @@ mod pages {
     mod scheduler {}
     #[doc = include_str!("../../../docs/en/telegram.md")]
     mod telegram {}
+    #[doc = include_str!("../../../docs/en/whatsapp.md")]
+    mod whatsapp {}
+    #[doc = include_str!("../../../docs/en/messenger.md")]
+    mod messenger {}
+    #[doc = include_str!("../../../docs/en/instagram.md")]
+    mod instagram {}
 }
