@@ -1,4 +1,6 @@
-use super::bucket::{ON_A_CLUSTER, place_of};
+use fred::util::redis_keyslot;
+
+use super::bucket::{Bucket, ON_A_CLUSTER, place_of};
 
 #[test]
 fn keys_are_where_every_version_looks_for_them() {
@@ -22,5 +24,17 @@ fn keys_that_differ_in_little_are_spread_evenly() {
             of[place_of(&key(at), ON_A_CLUSTER)] += 1;
         }
         assert!(of.iter().all(|keys| (50..=150).contains(keys)), "{}: {of:?}", key(0));
+    }
+}
+
+#[test]
+fn d10_everything_of_a_bucket_is_in_one_slot_whatever_the_keys_are() {
+    for number in 0..ON_A_CLUSTER {
+        let bucket = Bucket::new("bot/1", number);
+        let slot = redis_keyslot(&bucket.state());
+        for key in ["", "chat/ana", "{}", "a}b{c", "{other}", "}:state", "c/ñandú/日本"] {
+            assert_eq!(redis_keyslot(&bucket.queue(key)), slot, "{key}");
+            assert_eq!(redis_keyslot(&bucket.lock(key)), slot, "{key}");
+        }
     }
 }

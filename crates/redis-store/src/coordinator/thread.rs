@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use botmesh_core::coordinator::machine::{Beat, Liveness};
+use botmesh_core::coordinator::machine::Beat;
 use botmesh_core::entropy::{Entropy, OsEntropy};
 use botmesh_core::error::LeaseLostReason;
 use futures_util::StreamExt;
@@ -112,13 +112,14 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         shared.look(&session);
         match answer {
             Some(Ok(answer)) if !shared.is_of(&session, &answer) => {}
-            Some(Ok(answer)) if answer.what.0 == Liveness::Dead => {
-                shared.lose(&session, LeaseLostReason::Expired);
-            }
             Some(Ok(answer)) => {
+                let Some(wall) = answer.what else {
+                    shared.lose(&session, LeaseLostReason::Expired);
+                    continue;
+                };
                 shared.beat(&session, sent);
-                if seen.0 != answer.what.1 {
-                    seen = (answer.what.1, sent);
+                if seen.0 != wall {
+                    seen = (wall, sent);
                 }
                 shared.set_clock(lane, sent.saturating_sub(seen.1) < lease);
                 beat = next_beat(beat.number);

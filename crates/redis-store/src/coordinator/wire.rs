@@ -128,16 +128,12 @@ impl Texts {
     }
 
     pub(super) fn liveness(mut self) -> Result<Liveness, Unexpected> {
-        self.alive()
-    }
-
-    fn alive(&mut self) -> Result<Liveness, Unexpected> {
         Ok(if self.text()? == "alive" { Liveness::Alive } else { Liveness::Dead })
     }
 
-    /// And the wall clock.
-    fn beaten(mut self) -> Result<(Liveness, u64), Unexpected> {
-        Ok((self.alive()?, self.number()?))
+    /// The wall clock, if the session is alive.
+    fn beaten(mut self) -> Result<Option<u64>, Unexpected> {
+        if self.text()? == "alive" { self.number().map(Some) } else { Ok(None) }
     }
 
     pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
@@ -256,14 +252,14 @@ impl Wire {
         self.call(bucket, &scripts::OPEN, None, args, Texts::liveness).await
     }
 
-    /// Answers also with the server's wall clock, in microseconds.
+    /// Answers with the server's wall clock, in microseconds; `None` if the session is dead.
     pub(super) async fn beat(
         &self,
         bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
         beat: Beat,
-    ) -> Result<Answer<(Liveness, u64)>, StoreError> {
+    ) -> Result<Answer<Option<u64>>, StoreError> {
         let args =
             vec![text(session.as_str()), digits(micros(lease)), digits(beat.number), digits(beat.mark)];
         self.call(bucket, &scripts::BEAT, None, args, Texts::beaten).await

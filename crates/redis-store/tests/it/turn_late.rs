@@ -72,7 +72,7 @@ async fn others_go_on_after_a_loss_when_what_was_checked_before_it_has_arrived()
     let epoch = epoch.text().unwrap();
     let dead = format!("*2\r\n${}\r\n{epoch}\r\n$4\r\ndead\r\n", epoch.len());
     proxy.answer(BEAT, dead, 1).unwrap();
-    assert_eq!(held.lost().await.reason, LeaseLostReason::Expired);
+    assert_eq!(soon("the loss", held.lost()).await.reason, LeaseLostReason::Expired);
     let lost = server_time(&redis);
     let turn = next.granted().await.unwrap();
     let waited = Duration::from_micros(server_time(&redis) - lost);

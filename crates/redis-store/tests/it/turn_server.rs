@@ -1,11 +1,12 @@
 //! Turns over a server that starts, pauses, is full of clients, loses some of its data, or whose clock is set.
 
 use botmesh_core::coordinator::{Coordinator, Fence};
-use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
+use botmesh_core::error::{Cas, CoordinationUnavailableReason as Reason, LeaseLostReason};
+use botmesh_core::store::Store;
 use botmesh_redis_store::{RedisConfig, RedisCoordinator};
-use botmesh_test_servers::{Cluster, Connection, Options, Persistence, Redis};
+use botmesh_test_servers::{Cluster, Connection, Options, Persistence, Proxy, Redis};
 
-use crate::tools::{server, soon};
+use crate::tools::{checkpoint, conversation, open, server, soon};
 use crate::turn_losses::take_in_the_end;
 use crate::turns::{LEASE, STATE, enter, lease_end, replica, replica_at, short, take, tickets, until};
 
@@ -41,7 +42,9 @@ async fn a_server_that_loads_its_data_for_longer_than_a_lease_is_waited_for() {
         Err(error) => assert_eq!(error.reason, Reason::Down),
     }
     drop(next);
-    assert!(take_in_the_end(&a, "ana").await.fence() > held.fence());
+    let again = take_in_the_end(&a, "ana").await;
+    assert!(again.fence() > held.fence());
+    assert_ne!(again.session(), held.session(), "a session that ended is never opened again");
     take_in_the_end(&c, "bea").await;
 }
 
@@ -65,7 +68,8 @@ async fn a_cluster_that_lost_its_majority_ends_the_turns_and_serves_again_afterw
     let again = take_in_the_end(&b, "ana").await;
     assert!(again.fence() > held.fence());
     again.release();
-    take_in_the_end(&a, "ana").await;
+    let last = take_in_the_end(&a, "ana").await;
+    assert_ne!(last.session(), held.session(), "a session that ended is never opened again");
 }
 
 fn number_of(owner: &mut Connection, section: &str, name: &str) -> u64 {
@@ -154,6 +158,47 @@ async fn a_server_that_lost_its_last_second_ends_the_turns_that_it_does_not_know
         assert!(turn.fence() > before.fence());
     }
     assert_ne!(*take_in_the_end(&a, "ana").await.session(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d20_what_two_masters_permit_at_once_is_written_in_the_order_of_the_fences() {
+    let (old, new, third) = (server(), server(), server());
+    let port = old.address().port().to_string();
+    new.command(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    let proxy = Proxy::start(old.address()).unwrap();
+    let a = replica_at(&old.url_at(proxy.address()), short()).await;
+    let store = open(&third).await;
+    let held = take(&a, "ana").await;
+    until("the replica has the ticket", || tickets(&new, "ana").len() == 1).await;
+    new.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let b = replica(&new).await;
+    let theirs = take(&b, "ana").await;
+    assert_eq!((held.check(), theirs.check()), (Ok(()), Ok(())), "each has a master of its own");
+    let (key, mut written, mut last) = (conversation("ana"), None, Fence(0));
+    let mut mine = held;
+    for _ in 0..5 {
+        for turn in [&theirs, &mine, &theirs] {
+            let outcome = store.set_checkpoint(turn, &key, written, &checkpoint(5)).await.unwrap();
+            assert_eq!(
+                matches!(outcome, Cas::Applied(_)),
+                turn.fence() >= last,
+                "{:?} after {last:?}",
+                turn.fence()
+            );
+            if let Cas::Applied(revision) = outcome {
+                (written, last) = (Some(revision), turn.fence());
+            }
+        }
+        mine.release();
+        mine = take(&a, "ana").await;
+    }
+    // The partition heals: there is one master, and who was at the other one has nothing.
+    proxy.set_upstream(new.address());
+    proxy.cut();
+    assert!(soon("the loss", mine.lost()).await.reason != LeaseLostReason::Released);
+    assert_eq!(theirs.check(), Ok(()));
+    theirs.release();
+    assert_ne!(take_in_the_end(&a, "ana").await.session(), mine.session());
 }
 
 /// Sets the clock of the server back, by so many microseconds, or forward: makes its data what it would be if the clock had

@@ -2,18 +2,18 @@
 -- session, for both.
 --
 -- ARGV  (elapsed), the session, its lease, the number of the heartbeat and its mark
--- Answers with the epoch and 'alive' or 'dead', and the wall clock.
+-- Answers with the epoch and 'alive' and the wall clock, or 'dead'.
 
 forget_dead()
 local session, beat = ARGV[2], ARGV[4] .. '-' .. ARGV[5]
 if not alive(session) then
   save()
-  return {epoch, 'dead', wall_digits}
+  return {epoch, 'dead'}
 end
 local known = redis.call('HGET', KEYS[1], 'n:' .. session)
 if known and known ~= beat and tonumber(ARGV[4]) <= tonumber(string.match(known, '^%d+')) then
   save('s:' .. session, digits(now))
-  return {epoch, 'dead', wall_digits}
+  return {epoch, 'dead'}
 end
 save('s:' .. session, digits(now + ARGV[3]), 'n:' .. session, beat)
 return {epoch, 'alive', wall_digits}
