@@ -1,6 +1,7 @@
 //! The desk on Telegram, killed at random: each reply once, or counted as one of which nobody knows.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,18 @@ const UPDATES: usize = 2_000;
 const CHATS: usize = 50;
 const KILLS: usize = 30;
 
-fn polling(place: &Place, server: &FakeTelegram) -> Child {
-    let mut command: Command = place.command();
-    command.arg("--telegram-polling").arg("--telegram-api").arg(server.url());
-    command.env("TELEGRAM_TOKEN", server.token()).stdin(Stdio::null());
-    command.spawn().expect("the example starts")
+/// A desk on Telegram.
+fn desk(place: &Place, server: &FakeTelegram) -> Command {
+    let mut command = place.command();
+    command.arg("--telegram-api").arg(server.url());
+    command.env("TELEGRAM_TOKEN", server.token()).env("TELEGRAM_SECRET", "a-secret").stdin(Stdio::null());
+    command
+}
+
+fn polling(place: &Place, server: &FakeTelegram) -> Command {
+    let mut command = desk(place, server);
+    command.arg("--telegram-polling");
+    command
 }
 
 fn kill(child: &mut Child) {
@@ -64,8 +72,26 @@ fn missing(chat: &str, expected: &[String], said: &[String]) -> usize {
 }
 
 #[test]
-fn killed_at_random_each_update_of_telegram_is_answered_once_or_counted_as_unknown() {
-    let seed = seed(11);
+fn killed_at_random_each_update_that_is_polled_is_answered_once_or_counted_as_unknown() {
+    killed_at_random(seed(11), polling);
+}
+
+#[test]
+fn killed_at_random_each_update_that_is_posted_is_answered_once_or_counted_as_unknown() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address").to_string();
+    drop(free);
+    killed_at_random(seed(12), move |place, server| {
+        let mut command = desk(place, server);
+        command.arg("--telegram-webhook").arg(&address);
+        command.arg("--telegram-url").arg(format!("http://{address}/telegram"));
+        command
+    });
+}
+
+fn killed_at_random(seed: u64, command: impl Fn(&Place, &FakeTelegram) -> Command) {
+    let start =
+        |place: &Place, server: &FakeTelegram| command(place, server).spawn().expect("the example starts");
     let entropy = SeededEntropy::new(seed);
     let place = Place::new();
     let runtime = Runtime::new().expect("a runtime");
@@ -75,7 +101,7 @@ fn killed_at_random_each_update_of_telegram_is_answered_once_or_counted_as_unkno
         (0..CHATS).map(|n| (format!("chat-{n}"), server.user(5_025_045_000 + n as i64, "Ana"))).collect();
     let mut lines = script.lines.iter();
     let mut kills = 0;
-    let mut child = polling(&place, &server);
+    let mut child = start(&place, &server);
     while kills < KILLS {
         // Some more are written, and some that were answered come again.
         for (chat, text) in lines.by_ref().take(UPDATES / KILLS) {
@@ -92,7 +118,7 @@ fn killed_at_random_each_update_of_telegram_is_answered_once_or_counted_as_unkno
         if kills % 3 == 0 {
             server.redeliver();
         }
-        child = polling(&place, &server);
+        child = start(&place, &server);
     }
     for (chat, text) in lines {
         users[chat].writes(text);

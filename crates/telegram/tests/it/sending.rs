@@ -33,6 +33,15 @@ async fn a_text_arrives_and_has_an_id_that_can_be_answered() {
     assert_eq!(reply["message_id"].to_string(), message.as_str());
 }
 
+#[tokio::test]
+async fn the_answer_to_a_send_names_its_message() {
+    let server = FakeTelegram::start().await;
+    let bot = bot_of(&server);
+    let body = include_str!("../payloads/sendMessage_ok.json").to_owned();
+    server.fault_next("sendMessage", TelegramFault::Gateway { status: 200, body });
+    assert_eq!(send(&bot, ANA, "ping").await.expect("a message").as_str(), "135");
+}
+
 /// Case D69.
 #[tokio::test]
 async fn an_answer_to_a_message_that_is_gone_arrives_without_it() {
