@@ -105,4 +105,6 @@ mod pages {
     mod messenger {}
     #[doc = include_str!("../../../docs/en/instagram.md")]
     mod instagram {}
+    #[doc = include_str!("../../../docs/en/security.md")]
+    mod security {}
 }

@@ -7,6 +7,7 @@ mod fuzz;
 mod media;
 mod page;
 mod refusals;
+mod shaped;
 mod snapshots;
 mod support;
 mod whatsapp;

@@ -6,5 +6,6 @@ mod clock;
 mod lossy;
 mod provider;
 mod replicas;
+mod secrets;
 mod spawner;
 mod telegram;

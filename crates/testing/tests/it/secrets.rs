@@ -1,0 +1,238 @@
+//! What a bot is told in confidence is shown nowhere: not in its logs down to the last detail, its events, errors and `Debug`
+//! texts, nor in the files that it writes.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use botmesh::FileDurability;
+use botmesh::core::kv::DurableKv;
+use botmesh::core::provider::{ConnectionState, Provider, SendRequest};
+use botmesh::core::spawn::Spawner;
+use botmesh::prelude::*;
+use botmesh_meta::{MetaConfig, WhatsApp};
+use botmesh_telegram::Telegram;
+use botmesh_testing::{
+    FakeGraph, FakeTelegram, GraphFault, GraphProduct, TelegramCall, TelegramFault, TestSpawner,
+};
+use botmesh_webhook::axum;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::util::SubscriberInitExt;
+
+const ANA: i64 = 5_025_045_066;
+
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl Logs {
+    fn capture() -> (Self, DefaultGuard) {
+        let logs = Self::default();
+        let writer = logs.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .finish();
+        (logs, subscriber.set_default())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl io::Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Everything that a life of a bot left behind, as text.
+struct Shown {
+    logs: String,
+    /// Events, errors and `Debug` texts.
+    told: String,
+    files: String,
+}
+
+impl Shown {
+    fn refuse(&self, secrets: &[&str]) {
+        for (what, text) in [("logs", &self.logs), ("events", &self.told), ("files", &self.files)] {
+            for secret in secrets {
+                let line = text.lines().find(|line| line.contains(secret));
+                assert_eq!(line, None, "the {what} show `{secret}`");
+            }
+        }
+    }
+}
+
+fn everything_of(error: &dyn Error) -> String {
+    let mut shown = format!("{error} {error:?} {error:#?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let _ = write!(shown, " {cause} {cause:?}");
+        source = cause.source();
+    }
+    shown
+}
+
+fn files(folder: &Path) -> String {
+    let files = fs::read_dir(folder).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
+    files.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+}
+
+/// Runs a bot that answers, also with the length of media, while `scenario` lasts; and what it left.
+async fn live(provider: impl Provider, scenario: impl AsyncFnOnce(&Bot)) -> Shown {
+    let (logs, _guard) = Logs::capture();
+    let folder = tempfile::tempdir().unwrap();
+    let journals: Arc<dyn DurableKv> =
+        Arc::new(FileDurability::open(folder.path().join("journals")).await.unwrap());
+    let bot = Bot::builder()
+        .provider(provider)
+        .durability(Durability::new(Arc::clone(&journals)).with_instance_id("one"))
+        .otherwise(|c: Ctx| async move {
+            let media = c.load_media().await.map_or(0, |bytes| bytes.len());
+            c.reply(format!("{media} bytes and {}", c.text())).await
+        })
+        .build()
+        .unwrap();
+    let mut told = format!("{bot:?} {bot:#?}");
+    let mut events = bot.events();
+    let scenario = async {
+        scenario(&bot).await;
+        bot.stop();
+    };
+    let (ended, ()) = tokio::join!(bot.run(), scenario);
+    ended.unwrap();
+    while let Ok(event) = events.try_recv() {
+        let _ = writeln!(told, "{event:?}");
+    }
+    let _ = writeln!(told, "{:?}", bot.metrics());
+    journals.close().await.unwrap();
+    Shown { logs: logs.text(), told, files: files(folder.path()) }
+}
+
+#[tokio::test]
+async fn the_token_of_telegram_is_in_no_log_event_error_or_journal() {
+    let server = FakeTelegram::start().await;
+    let telegram = Telegram::polling(server.token()).with_api_url(&server.url());
+    let ana = server.user(ANA, "Ana");
+    let url = format!("{}/bot{}/sendMessage", server.url(), server.token());
+    let mut errors = format!("{telegram:?} {telegram:#?}");
+    let shown = live(telegram.clone(), async |bot| {
+        // What stands in front of Telegram may repeat the URL, and so may Telegram.
+        let gateway = || TelegramFault::Gateway { status: 502, body: format!("<html>{url}</html>") };
+        server.fault_next("getUpdates", gateway());
+        server.fault_next("sendMessage", gateway());
+        ana.writes("hi");
+        ana.expect_reply("0 bytes and hi").await;
+        ana.sends_photo("photo-1", b"a picture");
+        ana.expect_reply("9 bytes and ").await;
+        server.fault_next("sendMessage", TelegramFault::refuse(400, &format!("Bad Request: {url}")));
+        ana.writes("in vain");
+        let in_vain = |call: &TelegramCall| format!("{call:?}").contains("and in vain");
+        server.until("a refusal", || server.calls().iter().any(in_vain)).await;
+        for fault in [TelegramFault::Cut, TelegramFault::LoseAnswer, gateway(), TelegramFault::CutAnswer] {
+            server.fault_next("sendMessage", fault);
+            let sent = telegram.call("sendMessage", json!({ "chat_id": ANA, "text": "once" })).await;
+            errors += &sent.map_or_else(|error| everything_of(&error), |sent| sent.to_string());
+        }
+        errors += &everything_of(&bot.send("17", "nobody").await.unwrap_err());
+        ana.writes("bye");
+        ana.expect_reply("0 bytes and bye").await;
+    })
+    .await;
+    assert!(shown.logs.contains("botmesh"), "something was logged");
+    assert!(shown.files.contains("in vain") && shown.files.contains("photo-1"), "{}", shown.files);
+    assert!(errors.contains("<token>"), "an error that had it: {errors}");
+    let shown = Shown { told: shown.told + &errors, ..shown };
+    shown.refuse(&[server.token(), "FAKE-token_for-tests"]);
+}
+
+#[tokio::test]
+async fn the_secrets_of_meta_are_in_no_log_event_error_or_journal() {
+    let server = FakeGraph::start().await;
+    let config = MetaConfig::new(FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN);
+    let mut told = format!("{config:?} {config:#?}");
+    let whatsapp = WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, config.with_base_url(server.url())).unwrap();
+    told += &format!("{whatsapp:?} {whatsapp:#?}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/webhooks/whatsapp", listener.local_addr().unwrap());
+    server.set_webhook(GraphProduct::WhatsApp, url);
+    let spawner = TestSpawner::new();
+    let router = whatsapp.router();
+    spawner.spawn("serve", Box::pin(async move { drop(axum::serve(listener, router).await) }));
+    let shown = live(whatsapp.clone(), async |bot| {
+        let mut state = whatsapp.connection();
+        state.wait_for(|state| *state == ConnectionState::Open).await.unwrap();
+        assert!(server.verify_webhook(GraphProduct::WhatsApp).await);
+        let ana = server.whatsapp_user("Ana", "15551234567");
+        ana.says("hi").await;
+        server.wait_for_deliveries(1).await;
+        let picture = server.keep_media("image/png", b"a picture");
+        ana.sends(json!({ "type": "image", "image": { "id": picture, "mime_type": "image/png" } })).await;
+        server.wait_for_deliveries(2).await;
+        let forged = format!("x-hub-signature-256: {}\r\n", FakeGraph::sign(b"something else"));
+        let answer = server.post_raw(GraphProduct::WhatsApp, &forged, b"{}").await;
+        assert_eq!(answer.map(|(status, _)| status), Some(401));
+        for fault in [GraphFault::Broken(404), GraphFault::Refuse { status: 401, code: 190, subcode: 0 }] {
+            server.fault_next(fault);
+            let error = bot.send("15551234567", "in vain").await.unwrap_err();
+            told += &everything_of(&error);
+        }
+    })
+    .await;
+    spawner.kill("serve");
+    assert!(shown.logs.contains("botmesh"), "something was logged");
+    assert!(shown.files.contains("15551234567"), "{}", shown.files);
+    let shown = Shown { told: shown.told + &told, ..shown };
+    shown.refuse(&[
+        FakeGraph::ACCESS_TOKEN,
+        FakeGraph::APP_SECRET,
+        FakeGraph::VERIFY_TOKEN,
+        "a+verify%2Btoken",
+    ]);
+}
+
+/// A server that sends everybody somewhere else, and whether anybody came there.
+async fn detour(spawner: &TestSpawner) -> (String, Arc<AtomicBool>) {
+    let (here, there) =
+        (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let url = format!("http://{}", here.local_addr().unwrap());
+    let away = format!("http://{}/elsewhere", there.local_addr().unwrap());
+    let come = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&come);
+    let arrive = axum::Router::new().fallback(move || async move { seen.store(true, Ordering::SeqCst) });
+    let leave = axum::Router::new()
+        .fallback(move || async move { (axum::http::StatusCode::TEMPORARY_REDIRECT, [("location", away)]) });
+    for (name, listener, router) in [("here", here, leave), ("there", there, arrive)] {
+        spawner.spawn(name, Box::pin(async move { drop(axum::serve(listener, router).await) }));
+    }
+    (url, come)
+}
+
+#[tokio::test]
+async fn no_token_follows_a_redirect() {
+    let spawner = TestSpawner::new();
+    let (url, come) = detour(&spawner).await;
+    let telegram = Telegram::polling("1:a-token").with_api_url(&url);
+    telegram.call("getMe", json!({})).await.unwrap_err();
+    let config = MetaConfig::new("a-token", "a-secret", "a-word").with_base_url(url);
+    let whatsapp = WhatsApp::new("1", config).unwrap();
+    whatsapp.send(SendRequest::new(&"1555".into(), &Content::text("hi"))).await.unwrap_err();
+    assert!(!come.load(Ordering::SeqCst), "somebody else got the request");
+    spawner.kill("here");
+    spawner.kill("there");
+}
