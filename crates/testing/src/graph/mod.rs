@@ -199,6 +199,11 @@ impl FakeGraph {
         self.state().sent.clone()
     }
 
+    /// How many these are.
+    pub fn sent_count(&self) -> usize {
+        self.state().sent.len()
+    }
+
     /// What users see, in order.
     pub fn delivered(&self) -> Vec<GraphMessage> {
         self.state().sent.iter().filter(|message| message.delivered).cloned().collect()

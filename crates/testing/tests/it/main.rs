@@ -3,6 +3,7 @@
 
 mod bot;
 mod clock;
+mod graph;
 mod lossy;
 mod provider;
 mod replicas;
