@@ -10,7 +10,7 @@ use super::run::AnyFlow;
 use super::stopped::Stopped;
 use super::talk::Idle;
 use crate::core::error::Cas;
-use crate::core::store::{Checkpoint, CheckpointPhase, RecordedAnswer, Revision};
+use crate::core::store::{Checkpoint, CheckpointPhase, RecordedAnswer, Revision, Store};
 use crate::core::time::Timestamp;
 use crate::dispatch::Ctx;
 use crate::events::BotEvent;
@@ -156,6 +156,7 @@ impl<'a> Saver<'a> {
         let store = self.conversations.store(place);
         let Cas::Applied(revision) = store.set_checkpoint(scope.turn(), &key, expect, &checkpoint).await?
         else {
+            self.learn_fence(store).await;
             return Err(Stopped::Superseded);
         };
         let mut stored = self.stored();
@@ -164,6 +165,14 @@ impl<'a> Saver<'a> {
             stored.has_stub = false;
         }
         Ok(revision)
+    }
+
+    /// The fences of a coordinator that lost its data while its clock was set back may be behind what the store has seen. Those of
+    /// later turns are not.
+    async fn learn_fence(&self, store: &dyn Store) {
+        if let Ok(seen) = store.last_fence().await {
+            self.ctx.world().replicas.coordinator.raise_floor(seen);
+        }
     }
 
     fn checkpoint(
@@ -296,6 +305,7 @@ impl<'a> Saver<'a> {
         if let Some(revision) = expect
             && store.clear_checkpoint(turn, &key, revision).await? == Cas::Lost
         {
+            self.learn_fence(store).await;
             return Err(Stopped::Superseded);
         }
         self.stored().vacancy.set(place, None);

@@ -8,13 +8,14 @@ use botmesh::Coordination;
 use botmesh::core::coordinator::{Coordinator, Fence, MemoryCoordinator, MemoryHub, Ticket, TicketHandle};
 use botmesh::core::coordinator::{Trouble, Turn, TurnHandle};
 use botmesh::core::entropy::SeededEntropy;
-use botmesh::core::error::{CoordinationUnavailable, LeaseLost, StoreError, StoreErrorKind};
-use botmesh::core::id::SessionId;
+use botmesh::core::error::{Cas, CoordinationUnavailable, LeaseLost, StoreError, StoreErrorKind};
+use botmesh::core::id::{ConversationKey, SessionId};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::provider::Resolve;
 use botmesh::prelude::*;
 use tokio::sync::watch;
 
+use crate::journals::desk;
 use crate::support::Stage;
 
 type Troubles = Arc<Mutex<Vec<(Trouble, Arc<StoreError>)>>>;
@@ -46,6 +47,10 @@ impl Coordinator for Doubtful {
     async fn enter(&self, key: &str) -> Result<Ticket, CoordinationUnavailable> {
         let ticket = self.inner.enter(key).await?;
         Ok(Ticket::new(ticket.fence(), Box::new(DoubtfulTicket(ticket, self.doubt.subscribe()))))
+    }
+
+    fn raise_floor(&self, floor: Fence) {
+        self.inner.raise_floor(floor);
     }
 
     fn trouble(&self, about: Trouble) -> Option<Arc<StoreError>> {
@@ -155,5 +160,29 @@ async fn trouble_of_the_coordinator_is_told_once_until_it_is_over() {
         }
         assert_eq!(life.say(event, "hello", 1).await, ["hi"], "turns are given all the same");
     }
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn fences_that_are_behind_what_the_store_has_seen_are_caught_up_when_it_refuses_one() {
+    let stage = Stage::new(Resolve::Never);
+    let coordinator = Doubtful::new(&stage);
+    let life = stage.start(|bot| desk(bot.coordination(Coordination::new(coordinator))));
+    assert_eq!(life.say("1", "book", 1).await, ["name?"]);
+    life.settled().await;
+    // As if the coordinator had given this fence before it lost its data and its clock was set back.
+    let other = Doubtful::new(&stage);
+    let turn = other.inner.enter("ana").await.expect("a ticket").granted().await.expect("a turn");
+    let ahead = Arc::new(DoubtfulTurn(turn, other.doubt.subscribe()));
+    let ahead = Turn::new(Fence(1 << 60), SessionId::from("before"), None, ahead);
+    let key = ConversationKey::private("ana");
+    let row = stage.store.checkpoint(&key).await.expect("it is up").expect("a conversation");
+    let written = stage.store.set_checkpoint(&ahead, &key, Some(row.revision), &row).await.expect("it is up");
+    assert!(matches!(written, Cas::Applied(_)), "{written:?}");
+    assert!(life.deliver(Inbound::text("2", "ana", "Ana")).await);
+    for _ in 0..30 {
+        stage.clock.advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(stage.channel.texts_to("ana"), ["name?", "day?"]);
     life.stop().await;
 }
