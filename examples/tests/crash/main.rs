@@ -18,3 +18,4 @@ mod shared;
 mod signals;
 mod tasks;
 mod telegram;
+mod whatsapp;
