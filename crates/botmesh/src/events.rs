@@ -172,6 +172,15 @@ pub enum BotEvent {
         /// This replica.
         replica: String,
     },
+    /// How far a broadcast is: told by each replica that sends for it, every 10 s while it does, and at its end.
+    Broadcast {
+        /// Its name.
+        id: String,
+        /// The sends that are still to come; 0 at the end.
+        waiting: usize,
+        /// Those that were given up.
+        dead: usize,
+    },
     /// Another replica has the same id, or had it and is not known to be dead after a minute. Both work; events and logs do
     /// not tell them apart.
     ReplicaIdTaken {
@@ -276,6 +285,8 @@ impl BotEvent {
             Self::Follower { .. } => "coordination:follower",
             Self::LeaderUnhealthy { .. } => "coordination:leader-unhealthy",
             Self::LoggedOut { .. } => "coordination:logged-out",
+            Self::Broadcast { waiting: 0, .. } => "broadcast:done",
+            Self::Broadcast { .. } => "broadcast:progress",
             Self::ReplicaIdTaken { .. } => "coordination:replica-id-taken",
             Self::CheckpointsNotCompared => "coordination:checkpoints-not-compared",
             Self::Handover { .. } => "coordination:handover",
@@ -302,6 +313,7 @@ impl fmt::Display for BotEvent {
             Self::LeaderUnhealthy { name, step_downs, replica } => {
                 write!(f, " {name}: given back {step_downs} times, replica {replica}")
             }
+            Self::Broadcast { id, waiting, dead } => write!(f, " {id}: {waiting} to come, {dead} given up"),
             Self::LoggedOut { name, error, replica } => {
                 write!(
                     f,
@@ -395,6 +407,7 @@ impl EventBus {
             | BotEvent::InstanceLeaseRenewed
             | BotEvent::Resolved { .. }
             | BotEvent::Handover { .. }
+            | BotEvent::Broadcast { dead: 0, .. }
             | BotEvent::Recovered { .. } => tracing::info!(event = event.name(), "{event}"),
             event => tracing::warn!(event = event.name(), "{event}"),
         }

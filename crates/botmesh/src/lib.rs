@@ -23,9 +23,9 @@ pub use botmesh_core as core;
 pub use botmesh_core::journal::OnAmbiguous;
 
 pub use bot::{
-    Bot, BotBuilder, Coordination, CoordinationConfig, CoordinationStatus, Durability, Enqueued, EnterError,
-    InboxConfig, Journals, OnDiverged, OnHandlerError, OperateError, OutboxConfig, ProviderSession,
-    ReplicaRole, TokioSpawner, TurnsConfig,
+    Bot, BotBuilder, Broadcast, BroadcastProgress, Broadcasting, Coordination, CoordinationConfig,
+    CoordinationStatus, Durability, Enqueued, EnterError, InboxConfig, Journals, OnDiverged, OnHandlerError,
+    OperateError, OutboxConfig, ProviderSession, ReplicaRole, TokioSpawner, TurnsConfig,
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
@@ -83,6 +83,8 @@ mod pages {
     mod first_bot {}
     #[doc = include_str!("../../../docs/en/formatting.md")]
     mod formatting {}
+    #[doc = include_str!("../../../docs/en/broadcasts.md")]
+    mod broadcasts {}
     #[doc = include_str!("../../../docs/en/durability.md")]
     mod durability {}
     #[doc = include_str!("../../../docs/en/flows.md")]

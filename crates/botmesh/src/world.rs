@@ -14,7 +14,7 @@ use crate::core::provider::Provider;
 use crate::core::spawn::Seams;
 use crate::core::store::{Direction, LogEntry, Store};
 use crate::core::time::Timestamp;
-use crate::egress::{Backlog, Echoes, Unrecorded};
+use crate::egress::{Backlog, Broadcasts, Echoes, Pace, Slot, Unrecorded};
 use crate::events::{BotEvent, DeadKind, EventBus};
 use crate::health::Health;
 use crate::lanes::Lanes;
@@ -58,6 +58,10 @@ pub(crate) struct World {
     pub(crate) tracker: TaskTracker,
     /// The chats that may have unfinished sends.
     pub(crate) backlog: Backlog,
+    /// How fast the channel may be called.
+    pub(crate) pace: Pace,
+    /// Whose progress is to be told.
+    pub(crate) broadcasts: Broadcasts,
     /// What the channel sent back before it answered.
     pub(crate) echoes: Echoes,
     /// Who changes the state of a user: messages of several chats may run at the same time.
@@ -111,6 +115,8 @@ impl World {
             superseded: CancellationToken::new(),
             tracker: TaskTracker::new(),
             backlog: Backlog::default(),
+            pace: Pace::default(),
+            broadcasts: Broadcasts::default(),
             echoes: Echoes::default(),
             users: Lanes::default(),
         }
@@ -118,6 +124,12 @@ impl World {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.as_ref().map_or_else(|| self.seams.clock.now(), |open| open.journal.estimated_now())
+    }
+
+    /// Takes a place for a message to `chat`, as fast as the channel takes them.
+    pub(crate) fn take_slot(&self, chat: &ChatId) -> Slot {
+        let (rate, of_chat) = (self.provider.capabilities().rate, self.provider.chat_rate(chat));
+        self.pace.take(chat, rate, of_chat, self.monotonic())
     }
 
     /// For measuring how long something takes.

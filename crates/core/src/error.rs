@@ -194,8 +194,11 @@ pub struct ChannelError {
     pub class: ErrorClass,
     /// How far the request came.
     pub phase: Phase,
-    /// How long the channel asks to wait.
+    /// How long the channel asks to wait. With [`ErrorClass::RateLimited`], the bot sends nothing to the chat until then, and
+    /// the attempt does not count.
     pub retry_after: Option<Duration>,
+    /// Whether it asks so for all chats. Default `false`: for this one.
+    pub all_chats: bool,
     /// Whether another attempt may succeed.
     pub retryable: bool,
     /// The channel's own code.
@@ -214,6 +217,7 @@ impl ChannelError {
             class,
             phase,
             retry_after: None,
+            all_chats: false,
             retryable: class.retryable(),
             code: None,
             detail: detail.into(),
@@ -232,6 +236,13 @@ impl ChannelError {
     #[must_use]
     pub fn with_retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self
+    }
+
+    /// The time to wait is for all chats.
+    #[must_use]
+    pub fn for_all_chats(mut self) -> Self {
+        self.all_chats = true;
         self
     }
 

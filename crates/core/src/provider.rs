@@ -34,6 +34,13 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// How many messages the channel takes in this chat, where groups and private chats differ. The default is
+    /// [`Capabilities::chat_rate`].
+    fn chat_rate(&self, chat: &ChatId) -> Option<Rate> {
+        let _ = chat;
+        self.capabilities().chat_rate
+    }
+
     /// The state of the connection, for health checks and leadership.
     fn connection(&self) -> watch::Receiver<ConnectionState>;
 
@@ -221,6 +228,10 @@ pub struct Capabilities {
     pub caption_limit: Option<TextLimit>,
     /// How formatting is shown. Default [`Markup::Plain`].
     pub markup: Markup,
+    /// How many messages it takes in all chats together. The bot keeps to it by itself. Default `None`: any number.
+    pub rate: Option<Rate>,
+    /// How many it takes in one chat. Where that depends on the chat, see [`Provider::chat_rate`]. Default `None`.
+    pub chat_rate: Option<Rate>,
     /// How a send whose answer was lost can be resolved. Default [`Resolve::Never`].
     pub resolve: Resolve,
 }
@@ -232,8 +243,26 @@ impl Default for Capabilities {
             text_limit: None,
             caption_limit: None,
             markup: Markup::Plain,
+            rate: None,
+            chat_rate: None,
             resolve: Resolve::Never,
         }
+    }
+}
+
+/// At most so many messages in any span of this length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many messages; 0 counts as 1.
+    pub messages: u32,
+    /// In how long a time.
+    pub per: Duration,
+}
+
+impl Rate {
+    /// At most `messages` in any span of the length `per`.
+    pub const fn new(messages: u32, per: Duration) -> Self {
+        Self { messages, per }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The bot itself: put together, run, stopped.
 
+mod broadcasts;
 mod builder;
 mod channel;
 mod config;
@@ -41,6 +42,7 @@ use crate::sweeper::Sweeper;
 use crate::texts::Texts;
 use crate::turns::Turns;
 use crate::world::World;
+pub use broadcasts::{Broadcast, BroadcastProgress, Broadcasting};
 pub use builder::BotBuilder;
 pub use config::{Durability, InboxConfig, OnDiverged, OnHandlerError, OutboxConfig, TurnsConfig};
 pub use coordination::{Coordination, CoordinationConfig, ProviderSession};

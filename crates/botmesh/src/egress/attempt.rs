@@ -6,11 +6,16 @@ use tracing::Instrument;
 use super::unfinished::{Beginning, Call};
 use super::{Egress, TurnScope};
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
+use crate::core::id::ChatId;
 use crate::core::journal::{Ambiguity, Change, ErrorNote, OutboxRecord, Stored};
 use crate::core::kv::Version;
 use crate::core::provider::{Resolution, Resolve, SendReceipt, SendRequest};
+use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::world::{OpenJournal, World};
+
+/// How old a send may be whose attempts do not count, because the channel was called too often.
+const LIMITED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What an attempt came to.
 pub(crate) enum Attempted {
@@ -24,6 +29,16 @@ pub(crate) enum Attempted {
     Lost,
     /// This process may not call the channel; the attempt did not begin.
     Refused(SendError),
+}
+
+impl World {
+    /// Sends nothing for as long as the channel asks, if it was called too often.
+    pub(super) fn note_limit(&self, chat: &ChatId, error: &ChannelError) {
+        if let (ErrorClass::RateLimited, Some(wait)) = (error.class, error.retry_after) {
+            tracing::warn!(%chat, all_chats = error.all_chats, ?wait, "the channel was called too often");
+            self.pace.pause(Some(chat).filter(|_| !error.all_chats), wait, self.monotonic());
+        }
+    }
 }
 
 impl Egress {
@@ -74,6 +89,9 @@ impl Egress {
         let span =
             tracing::info_span!("send", key = %record.key, chat = %record.chat, attempt = record.attempts);
         let answer = call.answer.insert(self.world.provider.send(request).instrument(span).await);
+        if let Err(error) = answer {
+            self.world.note_limit(&call.started.record.chat, error);
+        }
         let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
         call.close();
         attempted
@@ -155,6 +173,11 @@ async fn record_failure(
     retry_in: Option<Duration>,
 ) -> Result<Attempted, StoreError> {
     let config = &open.config.outbox;
+    if let Some(wait) = asked_to_wait(&started.record, error, world.now()) {
+        // With jitter, so that what was put off together comes back apart.
+        let wait = config.backoff.delay(1, Some(wait), &*world.seams.entropy);
+        return postpone(world, open, started, error, wait).await;
+    }
     let attempts = started.record.attempts;
     let retry_at = started.record.may_retry(error, config.retries).then(|| {
         let backoff = || config.backoff.delay(attempts, error.retry_after, &*world.seams.entropy);
@@ -175,6 +198,32 @@ async fn record_failure(
     let (id, error) = (record.key.to_string(), error.to_string());
     world.events.emit(BotEvent::Dead { kind: DeadKind::Outbound, id, error });
     Ok(Attempted::Dead(record))
+}
+
+/// How long the channel asks to wait, if the attempt does not count because of that.
+fn asked_to_wait(record: &OutboxRecord, error: &ChannelError, now: Timestamp) -> Option<Duration> {
+    let is_limit = error.class == ErrorClass::RateLimited && error.retryable && error.phase != Phase::Unknown;
+    error.retry_after.filter(|_| is_limit && now.since(record.created) < LIMITED_FOR)
+}
+
+/// Records an attempt that the channel took nothing of, because it was called too often.
+async fn postpone(
+    world: &World,
+    open: &OpenJournal,
+    started: &Stored<OutboxRecord>,
+    error: &ChannelError,
+    wait: Duration,
+) -> Result<Attempted, StoreError> {
+    let now = world.now();
+    let Ok(record) = started.record.postpone(ErrorNote::from(error), now + wait, now) else {
+        return Ok(Attempted::Lost);
+    };
+    let Cas::Applied(version) = commit(world, open, Change::update(started.version, &record)).await? else {
+        world.metrics.stale_leases.increment();
+        return Ok(Attempted::Lost);
+    };
+    world.backlog.note(&record.chat);
+    Ok(Attempted::Waiting(Stored { record, version }))
 }
 
 /// Decides what becomes of an attempt whose answer was lost: asks the channel if it can say, else follows the policy.

@@ -1,10 +1,11 @@
 //! The unfinished sends of one chat, in their order: none goes out before those that were journaled before it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::attempt::{Attempted, ended_in_flight, resolve};
 use super::parts::{cut, is_too_long};
-use super::{Egress, Sent, TurnScope};
+use super::{Egress, Sent, Slot, TurnScope};
 use crate::core::content::Content;
 use crate::core::error::{Cas, ChannelError, ErrorClass, Phase, SendError, StoreError};
 use crate::core::id::{ChatId, SendKey};
@@ -15,6 +16,9 @@ use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::lanes::Lane;
 use crate::world::OpenJournal;
+
+/// How long a send waits in its place because of what other chats are sent; for longer, it is put off.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The most sends of a chat that are looked at in one go.
 const MAX_DRAINED: usize = 100;
@@ -261,6 +265,7 @@ impl Egress {
                 drained.held.get_or_insert((send.record.key, until));
                 continue;
             }
+            self.world.broadcasts.note(&send.record.key);
             match resolve(&self.world, open, &send, &ended_in_flight(), false).await? {
                 Attempted::Waiting(waiting) => sends.push(waiting),
                 Attempted::Sent(record) => drained.sent.push(record),
@@ -277,6 +282,7 @@ impl Egress {
         send: Stored<OutboxRecord>,
         sent: &mut Vec<OutboxRecord>,
     ) -> Result<Taken, StoreError> {
+        self.world.broadcasts.note(&send.record.key);
         let now = self.world.now();
         let due = send.record.due.filter(|_| send.record.behind.is_none()).unwrap_or(now);
         if due > now {
@@ -302,6 +308,9 @@ impl Egress {
         if self.cut_if_too_long(open, &send).await? {
             return Ok(Taken::Cut);
         }
+        if let Some(wait) = self.await_pace(&send.record.chat).await {
+            return Ok(Taken::Held(self.world.now() + wait));
+        }
         let Some(started) = self.start_attempt(open, &send).await? else { return Ok(soon) };
         Ok(match self.attempt(open, None, started).await? {
             Attempted::Waiting(waiting) => waiting.record.due.map_or(soon, Taken::Held),
@@ -312,6 +321,17 @@ impl Egress {
             Attempted::Dead(_) | Attempted::Unknown => Taken::Over,
             Attempted::Lost | Attempted::Refused(_) => soon,
         })
+    }
+
+    /// Waits for a place among the messages of all chats. How long a message to this chat must wait besides, if so.
+    async fn await_pace(&self, chat: &ChatId) -> Option<Duration> {
+        loop {
+            match self.world.take_slot(chat) {
+                Slot::Free => return None,
+                Slot::AnyIn(wait) if wait <= LONGEST_WAIT => self.world.seams.clock.sleep(wait).await,
+                Slot::ChatIn(wait) | Slot::AnyIn(wait) => return Some(wait),
+            }
+        }
     }
 
     /// Whether somebody may still journal the part before this one: whoever wrote this one, or the message that is handled
@@ -365,7 +385,7 @@ impl Egress {
             fingerprint: None,
             source: record.source.clone(),
         };
-        let parts = self.parts(open, &whole, contents, record.order, now).await?;
+        let parts = self.parts(open, &whole, contents, record.order, now, None).await?;
         let Some(part) = parts.first.part else { return Ok(false) };
         let part = match &record.part {
             None => part,

@@ -2,18 +2,21 @@
 
 mod attempt;
 mod backlog;
+mod broadcast;
 mod chat;
 mod echo;
+mod pace;
 mod parts;
 mod scope;
 mod unfinished;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bot::{Enqueued, OnDiverged};
 use crate::core::content::{Content, ContentBody};
 use crate::core::entropy::random_hex;
-use crate::core::error::{Cas, ChannelError, Effect, SendError, StoreError};
+use crate::core::error::{Cas, ChannelError, Effect, ErrorClass, Phase, SendError, StoreError};
 use crate::core::hash::stable_hash;
 use crate::core::id::{ChatId, MessageId, SendKey};
 use crate::core::journal::{Change, Leased, OutboxRecord, OutboxState, Send, Stored};
@@ -25,10 +28,15 @@ use crate::lanes::{Lane, Lanes};
 use crate::world::{OpenJournal, World};
 use attempt::Attempted;
 pub(crate) use backlog::Backlog;
+pub(crate) use broadcast::{Broadcasts, Later};
 pub(crate) use echo::Echoes;
+pub(crate) use pace::{Pace, Slot};
 use parts::{cut, is_foreign_part, own_key};
 pub(crate) use scope::{KeyPosition, TurnScope, Unrecorded};
 use unfinished::Beginning;
+
+/// How long a message waits for the channel that is in no outbox.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A boxed future with a value.
 pub(crate) type Boxed<T> = std::pin::Pin<Box<dyn Future<Output = T> + std::marker::Send>>;
@@ -141,7 +149,7 @@ impl Egress {
         loop {
             let (now, contents) = (self.world.now(), self.cut(send.content.clone())?);
             let order = open.journal.next_order(now);
-            let parts = self.parts(open, &send, contents, order, now).await?;
+            let parts = self.parts(open, &send, contents, order, now, None).await?;
             if parts.known.is_none() {
                 self.world.backlog.note(chat);
                 self.journal_others(open, parts.others, false).await?;
@@ -242,12 +250,31 @@ impl Egress {
     ) -> Result<Vec<(Content, Sent)>, SendError> {
         let mut delivered = Vec::with_capacity(contents.len());
         for content in contents {
+            self.await_slot(chat).await?;
             self.may_call(scope).await?;
-            let receipt = self.world.provider.send(SendRequest::new(chat, &content)).await?;
+            let sent = self.world.provider.send(SendRequest::new(chat, &content)).await;
+            let receipt = sent.inspect_err(|error| self.world.note_limit(chat, error))?;
             let message = Some(receipt.message);
             delivered.push((content, Sent { key: key.clone(), message, deduped: false }));
         }
         Ok(delivered)
+    }
+
+    /// Waits until a message may go out that is in no outbox.
+    async fn await_slot(&self, chat: &ChatId) -> Result<(), ChannelError> {
+        loop {
+            let wait = match self.world.take_slot(chat) {
+                Slot::Free => return Ok(()),
+                Slot::ChatIn(wait) | Slot::AnyIn(wait) => wait,
+            };
+            if wait > LONGEST_PAUSE {
+                let detail =
+                    "the channel asked for no message now; with durability, it would wait in the outbox";
+                return Err(ChannelError::new(ErrorClass::RateLimited, Phase::NotWritten, detail)
+                    .with_retry_after(wait));
+            }
+            self.world.seams.clock.sleep(wait).await;
+        }
     }
 
     async fn after_direct(&self, chat: &ChatId, delivered: Vec<(Content, Sent)>) -> Option<Sent> {
@@ -356,7 +383,8 @@ impl Egress {
     }
 
     fn goes_out_at_once(&self, chat: &ChatId) -> bool {
-        self.world.lead.may_call() && !self.world.backlog.may_hold(chat)
+        let first = self.world.lead.may_call() && !self.world.backlog.may_hold(chat);
+        first && self.world.take_slot(chat) == Slot::Free
     }
 
     /// Journals a send in one or more parts, unless its key is known.
@@ -382,7 +410,7 @@ impl Egress {
                 self.world.backlog.note(&send.chat);
                 let order = Box::pin(self.order_behind(open, &send.chat, now)).await?;
                 // Apart, because it is seldom: a send that arrives at once needs less memory.
-                let parts = Box::pin(self.parts(open, send, contents, order, now)).await?;
+                let parts = Box::pin(self.parts(open, send, contents, order, now, None)).await?;
                 if let Some(known) = parts.known {
                     return Ok((Begun::Known(known), lane));
                 }

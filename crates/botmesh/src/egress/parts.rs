@@ -98,7 +98,8 @@ pub(super) struct Parts {
 
 impl Egress {
     /// Puts a send together from its parts. Their keys are `key#2`, `key#3` and so on; a send that has such a key for
-    /// reasons of its own keeps it. Parts that a crash left without a first one are written over.
+    /// reasons of its own keeps it. Parts that a crash left without a first one are written over. With `later`, they wait
+    /// behind something until it is time, or until the chat is sent something else.
     pub(super) async fn parts(
         &self,
         open: &OpenJournal,
@@ -106,6 +107,7 @@ impl Egress {
         contents: Vec<Content>,
         order: i64,
         now: Timestamp,
+        later: Option<(&SendKey, Timestamp)>,
     ) -> Result<Parts, StoreError> {
         let mut keys: Vec<SendKey> = (1..=contents.len())
             .map(|n| if n == 1 { send.key.clone() } else { SendKey::from(format!("{}#{n}", send.key)) })
@@ -129,6 +131,10 @@ impl Egress {
             let (key, chat, source) = (keys[n].clone(), send.chat.clone(), send.source.clone());
             let fingerprint = send.fingerprint.filter(|_| n == 0);
             let record = OutboxRecord::waiting(Send { key, chat, content, fingerprint, source }, order, now);
+            let record = match later.map(|(behind, due)| record.wait_behind(behind.clone(), due, now)) {
+                Some(Ok(waiting)) => waiting,
+                _ => record,
+            };
             if !several {
                 return record;
             }

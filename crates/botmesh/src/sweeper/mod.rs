@@ -32,6 +32,9 @@ const POLL_WITHOUT_JOURNAL: Duration = Duration::from_secs(1);
 const PAGE: usize = 200;
 const MAX_SENDING: usize = 32;
 
+/// How long one sweep waits for room to call the channel. What is left is for the next one.
+const SENDS_FOR: Duration = Duration::from_secs(1);
+
 const RECOVERING: &str = "taking up unfinished messages";
 const COORDINATION: &str = "sharing turns";
 const CLOCK: &str = "the clock of the turns";
@@ -134,6 +137,7 @@ impl Sweeper {
                 return Ok(());
             }
             self.take_due(open).await?;
+            self.egress.tell_broadcasts(open).await?;
             self.recover(open).await?;
             self.purge(open).await?;
         }
@@ -148,6 +152,7 @@ impl Sweeper {
     async fn take_due(&self, open: &OpenJournal) -> Result<(), StoreError> {
         let now = self.world.now();
         let mut after = None;
+        let sends_until = self.world.monotonic() + SENDS_FOR;
         loop {
             let due = open.journal.due(now, after.as_ref(), PAGE).await?;
             self.tell_unreadable(&due.inbox.unreadable);
@@ -155,7 +160,7 @@ impl Sweeper {
             self.adopt(open, due.inbox.records).await?;
             // A replica that stands by leaves them to the one that leads.
             if self.world.lead.may_call() {
-                self.take_sends(open, due.outbox.records).await?;
+                self.take_sends(open, due.outbox.records, sends_until).await?;
             }
             match due.inbox.next {
                 Some(next) if !self.world.stopping.is_cancelled() => after = Some(next),

@@ -17,6 +17,7 @@ impl Sweeper {
         &self,
         open: &OpenJournal,
         due: Vec<Stored<OutboxRecord>>,
+        until: Duration,
     ) -> Result<(), StoreError> {
         let mut chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>> = BTreeMap::new();
         for stored in due {
@@ -26,13 +27,17 @@ impl Sweeper {
                 chats.entry(stored.record.chat.clone()).or_default().push(stored);
             }
         }
-        self.send_to(chats).await;
+        self.send_to(chats, until).await;
         Ok(())
     }
 
-    /// Brings the sends of chats to an end, several chats at a time, in order for each.
-    async fn send_to(&self, chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>>) {
+    /// Brings the sends of chats to an end, several chats at a time, in order for each. It waits for room until `until`, on
+    /// the monotonic clock; what is left is due at the next sweep.
+    async fn send_to(&self, chats: BTreeMap<ChatId, Vec<Stored<OutboxRecord>>>, until: Duration) {
         for (chat, due) in chats {
+            if self.world.pace.is_paused(self.world.monotonic()) {
+                return;
+            }
             let about = chat.clone();
             let send = |sweeper: Self| async move {
                 let Some(open) = &sweeper.world.journal else { return Ok(()) };
@@ -41,14 +46,14 @@ impl Sweeper {
                 }
                 Ok(())
             };
-            if !self.call_channel(&chat, send).await {
+            if !self.call_channel(&chat, until, send).await {
                 return;
             }
         }
     }
 
     /// Starts work that calls the channel for a chat, unless such work is under way. `false` if there is no room for it.
-    async fn call_channel<F>(&self, chat: &ChatId, work: impl FnOnce(Self) -> F) -> bool
+    async fn call_channel<F>(&self, chat: &ChatId, until: Duration, work: impl FnOnce(Self) -> F) -> bool
     where
         F: Future<Output = Result<(), StoreError>> + Send + 'static,
     {
@@ -60,7 +65,7 @@ impl Sweeper {
                 self.start(about, (begun, permit), work);
                 true
             }
-            () = self.world.seams.clock.sleep(WAIT_FOR_ROOM) => false,
+            () = self.world.seams.clock.sleep(until.saturating_sub(self.world.monotonic())) => false,
         }
     }
 
@@ -82,7 +87,7 @@ impl Sweeper {
                 }
             }
             found |= !chats.is_empty();
-            self.send_to(chats).await;
+            self.send_to(chats, self.world.monotonic() + WAIT_FOR_ROOM).await;
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(found),

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod background;
+mod broadcasts;
 mod cases;
 mod channels;
 mod chaos;
@@ -39,6 +40,7 @@ mod overdue;
 mod owners;
 mod parts;
 mod queues;
+mod rates;
 mod repeats;
 mod replays;
 mod routes;

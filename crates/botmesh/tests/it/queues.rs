@@ -173,7 +173,7 @@ async fn a_record_says_what_it_waits_for() {
 async fn what_waited_behind_a_send_that_was_removed_waits_no_longer() {
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(echo);
-    let wait = ChannelError::new(ErrorClass::RateLimited, Phase::Answered, "in an hour");
+    let wait = ChannelError::new(ErrorClass::Transient, Phase::Answered, "in an hour");
     stage.channel.fail_next(wait.with_retry_after(Duration::from_secs(3600)));
     enqueue(&life, "ana", &["A", "B"]).await;
     life.until("the first call", || stage.channel.sent().len() == 1).await;

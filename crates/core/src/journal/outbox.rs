@@ -273,6 +273,15 @@ impl OutboxRecord {
         Ok(Self { attempts, due: Some(now), ..self.in_state(OutboxState::Waiting, now) })
     }
 
+    /// The channel asks to wait until `due`, and took nothing: the attempt does not count.
+    ///
+    /// # Errors
+    /// It is not in flight.
+    pub fn postpone(&self, error: ErrorNote, due: Timestamp, now: Timestamp) -> Result<Self, Refused> {
+        let released = self.release(now)?;
+        Ok(Self { due: Some(due), error: Some(error), ..released })
+    }
+
     /// Whether another attempt may follow one that failed with `error`, with at most `retries` after the first.
     pub fn may_retry(&self, error: &ChannelError, retries: u32) -> bool {
         error.retryable && self.attempts <= retries

@@ -1,0 +1,160 @@
+//! Broadcasts: sends that wait in the outbox until each one's time has come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Egress;
+use crate::bot::BroadcastProgress;
+use crate::core::content::Content;
+use crate::core::error::{Cas, SendError, StoreError};
+use crate::core::id::{ChatId, SendKey};
+use crate::core::journal::{Change, OutboxState, Send};
+use crate::core::time::Timestamp;
+use crate::events::BotEvent;
+use crate::world::OpenJournal;
+
+const PREFIX: &str = "broadcast/";
+
+/// How often it is told how far broadcasts are.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// When the sends of a broadcast are due.
+#[derive(Clone, Copy)]
+pub(crate) struct Later<'a> {
+    pub(crate) broadcast: &'a str,
+    pub(crate) first: Timestamp,
+    pub(crate) interval: Duration,
+}
+
+/// The broadcasts of which something was sent since they were told of, and when that was, on the monotonic clock.
+#[derive(Debug, Default)]
+pub(crate) struct Broadcasts(Mutex<(BTreeSet<String>, Duration)>);
+
+impl Broadcasts {
+    /// Something happens to a send, which may be of a broadcast.
+    pub(super) fn note(&self, key: &SendKey) {
+        let Some(id) = broadcast_of(key) else { return };
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.0.contains(id) {
+            noted.0.insert(id.to_owned());
+        }
+    }
+
+    /// Those to be told of now.
+    fn take_due(&self, now: Duration) -> BTreeSet<String> {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.0.is_empty() || now.saturating_sub(noted.1) < TOLD_EVERY {
+            return BTreeSet::new();
+        }
+        noted.1 = now;
+        std::mem::take(&mut noted.0)
+    }
+}
+
+/// The name of the broadcast that a send belongs to.
+fn broadcast_of(key: &SendKey) -> Option<&str> {
+    key.as_str().strip_prefix(PREFIX)?.split_once('/').map(|(id, _)| id)
+}
+
+impl Egress {
+    /// Journals a send to each of these chats that has none of this broadcast yet. How many it journaled, and how many a hook
+    /// stopped.
+    pub(crate) async fn enqueue_all(
+        &self,
+        chats: &[ChatId],
+        content: &Content,
+        later: Later<'_>,
+    ) -> Result<(usize, usize), SendError> {
+        let open = self.open()?;
+        let Later { broadcast, first, interval } = later;
+        let keys: Vec<SendKey> =
+            chats.iter().map(|chat| SendKey::from(format!("{PREFIX}{broadcast}/{chat}"))).collect();
+        let known = open.journal.outbox().get_all(&keys).await?;
+        let behind = SendKey::from(format!("{PREFIX}{broadcast}"));
+        let (mut firsts, mut others, mut due, mut stopped) = (Vec::new(), Vec::new(), first, 0);
+        for ((chat, key), _) in chats.iter().zip(keys).zip(known).filter(|(_, known)| known.is_none()) {
+            let content = match self.run_before_hooks(chat, content.clone()).await {
+                Ok(content) => content,
+                Err(reason) => {
+                    tracing::info!(%chat, %reason, "left out of the broadcast");
+                    stopped += 1;
+                    continue;
+                }
+            };
+            let contents = self.cut(content.clone())?;
+            let send = Send { key, chat: chat.clone(), content, fingerprint: None, source: None };
+            let now = self.world.now();
+            let order = open.journal.next_order(now);
+            let parts = self.parts(open, &send, contents, order, now, Some((&behind, due))).await?;
+            others.extend(parts.others);
+            firsts.push(Change::insert(&parts.first));
+            self.world.backlog.note(chat);
+            due = due + interval;
+        }
+        self.journal_others(open, others, false).await?;
+        let outcomes = open.journal.commit(firsts).await?;
+        self.count_journaled(&outcomes);
+        chats.iter().for_each(|chat| self.world.backlog.note(chat));
+        Ok((outcomes.iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count(), stopped))
+    }
+
+    /// How far a broadcast is.
+    pub(crate) async fn broadcast_progress(&self, id: &str) -> Result<BroadcastProgress, SendError> {
+        let open = self.open()?;
+        let all = [
+            OutboxState::Waiting,
+            OutboxState::InFlight,
+            OutboxState::Sent,
+            OutboxState::Unknown,
+            OutboxState::Dead,
+        ];
+        Ok(count(open, &all).await?.remove(id).unwrap_or_default())
+    }
+
+    /// Tells now and then how far the broadcasts are of which something was sent.
+    pub(crate) async fn tell_broadcasts(&self, open: &OpenJournal) -> Result<(), StoreError> {
+        let due = self.world.broadcasts.take_due(self.world.monotonic());
+        if due.is_empty() {
+            return Ok(());
+        }
+        let mut counts =
+            count(open, &[OutboxState::Waiting, OutboxState::InFlight, OutboxState::Dead]).await?;
+        for id in due {
+            let BroadcastProgress { waiting, dead, .. } = counts.remove(&id).unwrap_or_default();
+            self.world.events.emit(BotEvent::Broadcast { id, waiting, dead });
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<&OpenJournal, SendError> {
+        let reason = "a broadcast needs durability: without it, a restart would not know who has it already";
+        self.world.journal.as_ref().ok_or_else(|| SendError::Stopped { reason: reason.to_owned() })
+    }
+}
+
+/// The sends of each broadcast in these states. A text in several parts counts as one: by its last part.
+async fn count(
+    open: &OpenJournal,
+    states: &[OutboxState],
+) -> Result<BTreeMap<String, BroadcastProgress>, StoreError> {
+    let mut counts: BTreeMap<String, BroadcastProgress> = BTreeMap::new();
+    for &state in states {
+        let mut pages = open.journal.outbox().pages(state);
+        while let Some(page) = pages.next().await? {
+            for record in page.records.iter().map(|stored| &stored.record) {
+                let Some(id) = broadcast_of(&record.key).filter(|_| record.next_part().is_none()) else {
+                    continue;
+                };
+                let progress = counts.entry(id.to_owned()).or_default();
+                *match state {
+                    OutboxState::Waiting | OutboxState::InFlight => &mut progress.waiting,
+                    OutboxState::Sent => &mut progress.sent,
+                    OutboxState::Unknown => &mut progress.unknown,
+                    OutboxState::Dead => &mut progress.dead,
+                } += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
