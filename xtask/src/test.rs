@@ -185,10 +185,9 @@ fn run_suites(job: &Job<'_>) -> Result<(), String> {
     conformance::run_with(job.workspace, &suites_args(job))
 }
 
-/// Two minutes over all kinds of servers. Without bots: what a replica leaves of a chat when it stops or is deposed may still
-/// be answered after what came later.
+/// Two minutes over all kinds of servers and replicas.
 fn chaos_args() -> Vec<OsString> {
-    ["--minutes", "2", "--mode", "bare"].map(Into::into).into()
+    ["--minutes", "2"].map(Into::into).into()
 }
 
 fn run_chaos(job: &Job<'_>) -> Result<(), String> {
