@@ -109,4 +109,6 @@ mod pages {
     mod instagram {}
     #[doc = include_str!("../../../docs/en/security.md")]
     mod security {}
+    #[doc = include_str!("../../../docs/en/webhooks.md")]
+    mod webhooks {}
 }
