@@ -111,6 +111,7 @@ async fn post<W: Webhook>(State(webhook): State<Arc<W>>, request: Request<Body>)
         outcome = handle(&*webhook, request, &mut reading) => outcome,
         () = door.clock.sleep(door.limits.answer_within) => Err(Refusal::TookTooLong),
     };
+    let closed = matches!(outcome, Err(Refusal::NotOpen));
     let status = match outcome {
         Ok(()) => StatusCode::OK,
         Err(Refusal::TookTooLong) if reading => StatusCode::REQUEST_TIMEOUT,
@@ -118,6 +119,8 @@ async fn post<W: Webhook>(State(webhook): State<Arc<W>>, request: Request<Body>)
     };
     match status {
         StatusCode::OK => tracing::trace!("a post was taken over"),
+        // As it should be while the bot starts or stops.
+        status if closed => tracing::debug!(%status, "a post was not taken over"),
         status => tracing::warn!(%status, "a post was not taken over"),
     }
     if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -172,7 +175,7 @@ async fn handle<W: Webhook>(webhook: &W, request: Request<Body>, reading: &mut b
             Refusal::Unreadable
         }
         NotReceived::NotTaken(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a body was not taken over");
+            tracing::debug!(error = &error as &dyn std::error::Error, "a body was not taken over");
             Refusal::NotTaken
         }
     })
