@@ -6,13 +6,15 @@
 import { execFileSync } from "node:child_process";
 import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
 
 const [out, count = "5000", seed = String(Date.now() % 2 ** 32)] = process.argv.slice(2);
 const PATIENCE = 60_000;
+const here = dirname(fileURLToPath(import.meta.url));
 const folder = resolve(process.env.CARGO_TARGET_DIR ?? "target", "described");
 mkdirSync(folder, { recursive: true });
-for (const name of ["package.json", "package-lock.json"]) copyFileSync(join(import.meta.dirname, name), join(folder, name));
+for (const name of ["package.json", "package-lock.json"]) copyFileSync(join(here, name), join(folder, name));
 execFileSync("npm", ["ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"], { cwd: folder, stdio: "inherit" });
 const ts = createRequire(join(folder, "here.js"))("typescript");
 
