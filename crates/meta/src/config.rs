@@ -27,6 +27,9 @@ pub struct MetaConfig {
 impl MetaConfig {
     /// The access token, the secret of the app with which Meta signs what it posts, and the verify token that was typed into
     /// the app's webhook settings.
+    ///
+    /// White space around them is dropped. One that is empty or has a line break or another control character in it is
+    /// refused when the channel is made; so are spaces and letters beyond ASCII in the two that Meta makes.
     pub fn new(
         access_token: impl Into<String>,
         app_secret: impl Into<String>,
@@ -104,12 +107,8 @@ impl MetaConfig {
     }
 
     pub(crate) fn hook(&self) -> Result<Hook, ConfigError> {
-        for (field, secret) in [("app_secret", &self.app_secret), ("verify_token", &self.verify_token)] {
-            if secret.expose().is_empty() {
-                let fix = "copy it from the settings of the app";
-                return Err(ConfigError::new(format!("meta.{field}"), "it is empty", fix));
-            }
-        }
+        self.app_secret.checked("app_secret", false)?;
+        self.verify_token.checked("verify_token", true)?;
         Ok(Hook::new(&self.app_secret, self.verify_token.clone()))
     }
 

@@ -69,15 +69,12 @@ impl Graph {
                 let problem = format!("`{root}` is no URL");
                 wrong("base_url", problem, "give one such as `https://graph.facebook.com`")
             })?;
-        let mut bearer =
-            HeaderValue::from_str(&format!("Bearer {}", config.token.expose())).map_err(|_| {
-                let fix = "copy it again, without spaces and line breaks";
-                wrong("token", "it has characters that no token has".to_owned(), fix)
-            })?;
+        let token = config.token.checked("token", false)?;
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+            let fix = "copy it again from the settings of the app";
+            wrong("token", "it has characters that no token has".to_owned(), fix)
+        })?;
         bearer.set_sensitive(true);
-        if config.token.expose().is_empty() {
-            return Err(wrong("token", "it is empty".to_owned(), "give the access token of the app"));
-        }
         let tls = tls(base.scheme() == "https").map_err(|error| {
             wrong("client", error.to_string(), "see whether the system has root certificates")
         })?;

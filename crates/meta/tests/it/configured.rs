@@ -2,9 +2,9 @@
 
 use botmesh_core::error::ErrorClass;
 use botmesh_meta::{MetaConfig, WhatsApp};
-use botmesh_testing::FakeGraph;
+use botmesh_testing::{FakeGraph, GraphProduct};
 
-use crate::support::config;
+use crate::support::{Stage, config};
 use crate::whatsapp::send;
 
 fn good() -> MetaConfig {
@@ -16,8 +16,13 @@ fn what_cannot_work_is_named() {
     for (field, config) in [
         ("meta.token", MetaConfig::new("", "secret", "verify")),
         ("meta.token", MetaConfig::new("a\nb", "secret", "verify")),
+        ("meta.token", MetaConfig::new("a b", "secret", "verify")),
+        ("meta.token", MetaConfig::new("tökén", "secret", "verify")),
         ("meta.app_secret", MetaConfig::new("token", "", "verify")),
+        ("meta.app_secret", MetaConfig::new("token", "sec\tret", "verify")),
+        ("meta.app_secret", MetaConfig::new("token", " \n", "verify")),
         ("meta.verify_token", MetaConfig::new("token", "secret", "")),
+        ("meta.verify_token", MetaConfig::new("token", "secret", "ver\0ify")),
         ("meta.base_url", good().with_base_url("graph.facebook.com")),
         ("meta.path", good().with_path("webhook")),
     ] {
@@ -27,6 +32,21 @@ fn what_cannot_work_is_named() {
     for number in ["", "+1 555", "abc"] {
         assert_eq!(WhatsApp::new(number, good()).expect_err("no id").field, "meta.phone_number_id");
     }
+}
+
+#[tokio::test]
+async fn secrets_may_come_from_files_that_end_with_a_line() {
+    let stage = Stage::new().await;
+    let [token, secret, verify] = [FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN]
+        .map(|text| format!(" {text}\r\n"));
+    let config = MetaConfig::new(token, secret, verify).with_base_url(stage.graph.url());
+    let channel = WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, config).expect("a channel");
+    stage.run(GraphProduct::WhatsApp, "/webhooks/whatsapp", channel.clone(), channel.router()).await;
+    assert!(stage.graph.verify_webhook(GraphProduct::WhatsApp).await, "the verify token fits");
+    let user = stage.graph.whatsapp_user("Ann", "15550001");
+    user.says("hi").await;
+    assert_eq!(stage.diary.texts(), ["hi"], "the signature fits");
+    send(&channel, user.id(), "hello").await.expect("the token fits");
 }
 
 #[test]
