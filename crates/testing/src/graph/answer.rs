@@ -21,7 +21,7 @@ impl FakeGraph {
         Router::new().fallback(answer).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(self.clone())
     }
 
-    async fn take(&self, product: Product, body: Value) -> Response {
+    async fn take(&self, product: Product, node: &str, body: Value) -> Response {
         if let Some(action) = body.get("sender_action").or_else(|| body.get("status")) {
             let is_reaction = action == "react" || action == "unreact";
             self.state().calls.push(body.clone());
@@ -43,7 +43,7 @@ impl FakeGraph {
             Some(GraphFault::LoseMessage) => return cut(),
             _ => {}
         }
-        let message = match self.accept(product, body) {
+        let message = match self.accept(product, node, body) {
             Ok(message) => message,
             Err(error) => return refused(400, &error),
         };
@@ -62,7 +62,7 @@ impl FakeGraph {
         })
     }
 
-    fn accept(&self, product: Product, body: Value) -> Result<GraphMessage, Refused> {
+    fn accept(&self, product: Product, node: &str, body: Value) -> Result<GraphMessage, Refused> {
         let id = self.next_id(if product == Product::WhatsApp { "wamid.OUT" } else { "m_OUT" });
         let mut state = self.state();
         let (to, delivered) = match product {
@@ -71,7 +71,7 @@ impl FakeGraph {
         };
         let token = body.get("biz_opaque_callback_data").or_else(|| body["message"].get("metadata"));
         let token = token.and_then(Value::as_str).map(str::to_owned);
-        let message = GraphMessage { id, to, token, delivered, body };
+        let message = GraphMessage { id, from: node.to_owned(), to, token, delivered, body };
         state.sent.push(message.clone());
         drop(state);
         self.shared.delivered.send_modify(|count| *count += usize::from(delivered));
@@ -148,13 +148,13 @@ async fn answer(
         (Method::POST, [_, _, "media" | "message_attachments"]) => server.upload(&headers, &body),
         (Method::POST, [version, node, "messages"]) if version.starts_with('v') => {
             let product = match *node {
-                FakeGraph::PHONE_NUMBER_ID => Product::WhatsApp,
+                FakeGraph::PHONE_NUMBER_ID | FakeGraph::OTHER_PHONE_NUMBER_ID => Product::WhatsApp,
                 FakeGraph::PAGE_ID => Product::Messenger,
                 FakeGraph::ACCOUNT_ID | "me" => Product::Instagram,
                 _ => return refused(400, &(100, 33, "(#100) no such node".to_owned())),
             };
             match serde_json::from_slice(&body) {
-                Ok(body) => server.take(product, body).await,
+                Ok(body) => server.take(product, node, body).await,
                 Err(error) => refused(400, &(100, 0, format!("(#100) no JSON: {error}"))),
             }
         }

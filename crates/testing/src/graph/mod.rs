@@ -65,6 +65,8 @@ pub enum Echo {
 pub struct GraphMessage {
     /// Meta's id of it.
     pub id: String,
+    /// The phone number id, page or account that sent it, as the bot named it.
+    pub from: String,
     /// The user's id, as the bot named it.
     pub to: String,
     /// What the bot wants back with the echoes: its key of the send.
@@ -139,6 +141,8 @@ impl FakeGraph {
     pub const APP_ID: &str = "1517776481860111";
     /// The phone number id of the bot on WhatsApp.
     pub const PHONE_NUMBER_ID: &str = "106540352242922";
+    /// Another phone number of the same app, for a second bot. The server's users write to the first one.
+    pub const OTHER_PHONE_NUMBER_ID: &str = "106540352242923";
     /// The bot's page on Messenger.
     pub const PAGE_ID: &str = "100000000000001";
     /// The bot's account on Instagram.

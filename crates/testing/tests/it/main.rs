@@ -5,6 +5,7 @@ mod bot;
 mod clock;
 mod graph;
 mod lossy;
+mod numbers;
 mod provider;
 mod replicas;
 mod secrets;
