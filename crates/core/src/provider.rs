@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::content::Content;
-use crate::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase, StoreError};
+use crate::error::{
+    ChannelError, ConfigError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase, StoreError,
+};
 use crate::id::{ChatId, EventId, MessageId, RecordId, SendKey};
 use crate::inbound::Inbound;
 use crate::markup::Markup;
@@ -263,6 +265,18 @@ impl Rate {
     /// At most `messages` in any span of the length `per`.
     pub const fn new(messages: u32, per: Duration) -> Self {
         Self { messages, per }
+    }
+
+    /// Checks that it is one: at least one message, in a time that is not zero.
+    ///
+    /// # Errors
+    /// If it is none, under the name of `field`.
+    pub fn check(self, field: &str) -> Result<(), ConfigError> {
+        if self.messages > 0 && !self.per.is_zero() {
+            return Ok(());
+        }
+        let problem = format!("{} messages in {:?} is no rate", self.messages, self.per);
+        Err(ConfigError::new(field, problem, "give at least one message, and a time that is not zero"))
     }
 }
 
