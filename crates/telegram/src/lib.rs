@@ -7,6 +7,7 @@ mod hook;
 mod intake;
 mod poll;
 mod presses;
+mod rates;
 mod refusal;
 mod telegram;
 mod token;

@@ -147,6 +147,8 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
     let told = parameters.and_then(|parameters| parameters.retry_after).map(Duration::from_secs);
     error.retry_after = told.or(retry_after);
     if class == ErrorClass::RateLimited {
+        // Telegram does not say whether the chat was too busy or the bot. The wait is the chat's: else anybody in a busy group
+        // could silence the bot everywhere. If it was the bot, the next chat is told so too.
         error.retry_after = error.retry_after.or(Some(FLOOD));
     }
     Failure { error, remedy }
@@ -191,10 +193,11 @@ fn unknown_answer(status: u16, retry_after: Option<Duration>) -> Failure {
         _ => format!("HTTP {status} with a body that is not the Bot API's"),
     };
     let mut error = ChannelError::new(class, phase, detail).with_code(status.to_string());
-    error.retry_after = match class {
-        ErrorClass::RateLimited => retry_after.or(Some(FLOOD)),
-        _ => retry_after,
-    };
+    error.retry_after = retry_after;
+    if class == ErrorClass::RateLimited {
+        // What is in front of the API knows no chats.
+        error = error.with_retry_after(retry_after.unwrap_or(FLOOD)).for_all_chats();
+    }
     error.into()
 }
 

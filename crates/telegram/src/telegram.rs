@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
+use botmesh_core::id::ChatId;
 use botmesh_core::inbound::Inbound;
 use botmesh_core::markup::Markup;
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{
-    Capabilities, ConnectionState, InboundSink, Provider, SendReceipt, SendRequest, TextLimit, TextUnit,
+    Capabilities, ConnectionState, InboundSink, Provider, Rate, SendReceipt, SendRequest, TextLimit, TextUnit,
 };
 use botmesh_core::time::{Clock, SystemClock};
 use botmesh_core::{Bytes, CancellationToken};
@@ -24,6 +25,7 @@ use crate::client::{Client, OFFICIAL, Params, too_large};
 use crate::hook::{self, Hook};
 use crate::poll;
 use crate::presses::Presses;
+use crate::rates::Rates;
 use crate::refusal::{Failure, Remedy};
 use crate::token::Token;
 
@@ -73,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) deletes_webhook: bool,
     pub(crate) answers_presses: bool,
     pub(crate) reads_forwards: bool,
+    rates: Rates,
     /// Without it the bot polls.
     pub(crate) hook: Option<Hook>,
 }
@@ -111,6 +114,7 @@ impl Telegram {
             deletes_webhook: false,
             answers_presses: true,
             reads_forwards: false,
+            rates: Rates::default(),
             hook,
         };
         let state = State {
@@ -171,6 +175,35 @@ impl Telegram {
     #[must_use]
     pub fn reading_automatic_forwards(mut self) -> Self {
         self.settings_mut().reads_forwards = true;
+        self
+    }
+
+    /// How many messages go out in all chats together. Default 30 a second, as Telegram takes them. Each process counts for
+    /// itself. A rate that is none shows when the bot starts.
+    #[must_use]
+    pub fn with_rate(mut self, rate: Rate) -> Self {
+        self.settings_mut().rates.all = Some(rate);
+        self
+    }
+
+    /// How many go out in a private chat. Default 5 in 5 s: about one a second, and a few at once.
+    #[must_use]
+    pub fn with_private_rate(mut self, rate: Rate) -> Self {
+        self.settings_mut().rates.private = Some(rate);
+        self
+    }
+
+    /// How many go out in a group or channel. Default 20 a minute. A topic counts as a chat of its own.
+    #[must_use]
+    pub fn with_group_rate(mut self, rate: Rate) -> Self {
+        self.settings_mut().rates.group = Some(rate);
+        self
+    }
+
+    /// Sends as fast as it can, as to a server for tests. What is declared after it holds.
+    #[must_use]
+    pub fn without_rates(mut self) -> Self {
+        self.settings_mut().rates = Rates::NONE;
         self
     }
 
@@ -332,12 +365,17 @@ impl Provider for Telegram {
         // The server counts code points, and entities UTF-16 units. Of those there are never fewer.
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
         capabilities.markup = Markup::Spans;
+        capabilities.rate = self.settings.rates.all;
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
         capabilities
     }
 
     fn username(&self) -> Option<String> {
         self.state.username.get().cloned()
+    }
+
+    fn chat_rate(&self, chat: &ChatId) -> Option<Rate> {
+        self.settings.rates.of(chat)
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
@@ -348,6 +386,7 @@ impl Provider for Telegram {
     }
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
+        self.settings.rates.check()?;
         match &self.settings.hook {
             Some(hook) => hook::run(self, hook, sink, stop).await,
             None => poll::run(self, &*sink, &stop).await,

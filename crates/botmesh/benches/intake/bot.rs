@@ -14,7 +14,7 @@ use crate::served::{SECRET, Served};
 pub(crate) fn start(file: PathBuf) -> Served {
     Served::start(async move |listener, stop| {
         let api = FakeTelegram::start().await;
-        let telegram = Telegram::webhook(api.token(), SECRET).with_api_url(&api.url());
+        let telegram = Telegram::webhook(api.token(), SECRET).with_api_url(&api.url()).without_rates();
         let store = SqliteStore::open(&file).await.unwrap();
         let bot = Bot::builder()
             .provider(telegram.clone())

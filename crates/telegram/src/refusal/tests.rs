@@ -62,6 +62,12 @@ fn a_flood_says_how_long_to_wait_or_has_a_default() {
 }
 
 #[test]
+fn a_flood_counts_for_its_chat_unless_something_in_front_of_telegram_says_so() {
+    assert!(!said(429, "Too Many Requests: retry after 7").error.all_chats);
+    assert!(understand(429, None, None).error.all_chats);
+}
+
+#[test]
 fn a_moved_group_says_where_it_is() {
     let body = include_str!("../../tests/payloads/errors/400_migrated.json");
     let payload: serde_json::Value = serde_json::from_str(body).expect("JSON");

@@ -8,12 +8,12 @@ use botmesh_core::id::{ChatId, MessageId};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::markup::Formatted;
 use botmesh_core::media::MediaRef;
-use botmesh_core::provider::{Provider, SendRequest};
+use botmesh_core::provider::{Provider, Rate, SendRequest};
 use botmesh_telegram::Telegram;
 use botmesh_testing::{FakeTelegram, TelegramFault};
 use serde_json::json;
 
-use crate::support::{all_of, bot_of};
+use crate::support::{all_of, bot_of, failure};
 
 const ANA: i64 = 5_025_045_066;
 
@@ -222,6 +222,27 @@ async fn media_is_downloaded_up_to_a_size() {
     for token in [json!(null), json!({ "file_id": 5 }), json!("AgAC")] {
         assert_eq!(bot.load_media(&media(token), 10).await.expect_err("no file").phase, Phase::NotWritten);
     }
+}
+
+#[tokio::test]
+async fn a_bot_says_how_many_messages_telegram_takes_unless_it_is_told_otherwise() {
+    let rate = |messages, seconds| Some(Rate::new(messages, Duration::from_secs(seconds)));
+    let bot = Telegram::polling("1:secret");
+    let of = |bot: &Telegram, chat: &str| bot.chat_rate(&chat.into());
+    assert_eq!(bot.capabilities().rate, rate(30, 1));
+    for chat in ["5025045066", "5025045066@bc_1"] {
+        assert_eq!(of(&bot, chat), rate(5, 5), "{chat}");
+    }
+    for chat in ["-1001557912345", "-4012345678", "-1001557912345:17", "@news"] {
+        assert_eq!(of(&bot, chat), rate(20, 60), "{chat}");
+    }
+    let off = bot.clone().without_rates();
+    assert_eq!((off.capabilities().rate, of(&off, "1"), of(&off, "-1")), (None, None, None));
+    let two = Rate::new(2, Duration::from_secs(1));
+    let own = off.with_rate(two).with_private_rate(two).with_group_rate(two);
+    assert_eq!((own.capabilities().rate, of(&own, "1"), of(&own, "-1")), (Some(two), Some(two), Some(two)));
+    let none = failure(&bot.with_group_rate(Rate::new(0, Duration::from_secs(1)))).await;
+    assert!(!none.retryable && none.detail.contains("telegram.group_rate"), "{none}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod graph;
 mod lossy;
 mod numbers;
 mod provider;
+mod rates;
 mod replicas;
 mod secrets;
 mod spawner;
