@@ -66,7 +66,7 @@ struct Args {
     /// With --telegram-webhook: tell Telegram that this is where it can post to, such as `https://bot.example.org/telegram`
     #[arg(long, value_name = "URL", requires = "telegram_webhook")]
     telegram_url: Option<String>,
-    /// A Bot API server of one's own, such as `http://localhost:8081`
+    /// A Bot API server for tests, such as `http://localhost:8081`, to which is sent without a limit
     #[arg(long, value_name = "URL")]
     telegram_api: Option<String>,
     /// Talk on WhatsApp: let Meta post messages to this address and the path `/webhooks/whatsapp`, with WHATSAPP_TOKEN,
@@ -76,7 +76,7 @@ struct Args {
     /// With --whatsapp-webhook: the id of the phone number, which is not the number itself
     #[arg(long, value_name = "ID", requires = "whatsapp_webhook")]
     whatsapp_number: Option<String>,
-    /// With --whatsapp-webhook: another server than `https://graph.facebook.com`
+    /// With --whatsapp-webhook: a server for tests in place of `https://graph.facebook.com`, to which is sent without a limit
     #[arg(long, value_name = "URL", requires = "whatsapp_webhook")]
     whatsapp_api: Option<String>,
     /// With --whatsapp-webhook: how long Meta may take to say that it has a message whose answer was lost, before it is sent
@@ -178,7 +178,7 @@ pub(crate) fn desk(bot: BotBuilder) -> BotBuilder {
 
 fn at_api(telegram: Telegram, args: &Args) -> Telegram {
     match &args.telegram_api {
-        Some(url) => telegram.with_api_url(url),
+        Some(url) => telegram.with_api_url(url).without_rates(),
         None => telegram,
     }
 }
@@ -194,7 +194,7 @@ fn whatsapp(args: &Args) -> Result<WhatsApp> {
         ["WHATSAPP_TOKEN", "WHATSAPP_APP_SECRET", "WHATSAPP_VERIFY_TOKEN"].map(secret);
     let mut config = MetaConfig::new(token?, app_secret?, verify_token?).with_echo_wait(args.whatsapp_echo);
     if let Some(url) = &args.whatsapp_api {
-        config = config.with_base_url(url);
+        config = config.with_base_url(url).without_rates();
     }
     Ok(WhatsApp::new(args.whatsapp_number.clone().unwrap_or_default(), config)?)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use botmesh_core::error::ConfigError;
+use botmesh_core::provider::{Capabilities, Rate};
 use botmesh_webhook::Limits;
 
 use crate::graph::GraphConfig;
@@ -22,6 +23,9 @@ pub struct MetaConfig {
     pub(crate) echo_wait: Duration,
     pub(crate) app_id: Option<String>,
     pub(crate) list_button: String,
+    rate: Option<Rate>,
+    chat_rate: Option<Rate>,
+    default_rates: bool,
 }
 
 impl MetaConfig {
@@ -44,6 +48,9 @@ impl MetaConfig {
             echo_wait: Duration::from_secs(60),
             app_id: None,
             list_button: "Choose".to_owned(),
+            rate: None,
+            chat_rate: None,
+            default_rates: true,
         }
     }
 
@@ -104,6 +111,41 @@ impl MetaConfig {
     pub fn with_list_button(mut self, title: impl Into<String>) -> Self {
         self.list_button = title.into();
         self
+    }
+
+    /// How many messages go out in all chats together. Default 80 a second for a number of WhatsApp, 40 for a page on Messenger,
+    /// 100 for an account on Instagram. Each process counts for itself.
+    #[must_use]
+    pub fn with_rate(mut self, rate: Rate) -> Self {
+        self.rate = Some(rate);
+        self
+    }
+
+    /// How many go out in one chat. Default on WhatsApp 45 in 270 s: one every 6 s, and up to 45 at once at the expense of later
+    /// ones. On Messenger and Instagram, any number.
+    #[must_use]
+    pub fn with_chat_rate(mut self, rate: Rate) -> Self {
+        self.chat_rate = Some(rate);
+        self
+    }
+
+    /// Sends as fast as it can, as to a server for tests. What is declared after it holds.
+    #[must_use]
+    pub fn without_rates(mut self) -> Self {
+        (self.rate, self.chat_rate, self.default_rates) = (None, None, false);
+        self
+    }
+
+    pub(crate) fn check_rates(&self) -> Result<(), ConfigError> {
+        let check = |field, rate: Option<Rate>| rate.map_or(Ok(()), |rate| rate.check(field));
+        check("meta.rate", self.rate)?;
+        check("meta.chat_rate", self.chat_rate)
+    }
+
+    /// Declares the rates, by default those of the product.
+    pub(crate) fn pace(&self, capabilities: &mut Capabilities, rate: Rate, chat_rate: Option<Rate>) {
+        capabilities.rate = self.rate.or(Some(rate).filter(|_| self.default_rates));
+        capabilities.chat_rate = self.chat_rate.or(chat_rate.filter(|_| self.default_rates));
     }
 
     pub(crate) fn hook(&self) -> Result<Hook, ConfigError> {

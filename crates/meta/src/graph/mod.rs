@@ -153,7 +153,11 @@ impl Graph {
             phase,
             format!("HTTP {status} without an error of Graph's"),
         );
-        match refusal::wait(headers) {
+        let wait = refusal::wait(headers);
+        if error.class == ErrorClass::RateLimited {
+            return error.with_retry_after(wait.unwrap_or(refusal::LIMITED)).for_all_chats();
+        }
+        match wait {
             Some(wait) => error.with_retry_after(wait),
             None => error,
         }

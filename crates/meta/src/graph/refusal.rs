@@ -9,6 +9,12 @@ use serde_json::Value;
 use crate::lenient::{is_set, text};
 use crate::secret::Secret;
 
+/// How long to wait where Meta does not say.
+pub(super) const LIMITED: Duration = Duration::from_secs(60);
+
+/// Too many messages from a number to one user of WhatsApp. Every other limit is that of the number, the account or the app.
+const PAIR: i64 = 131_056;
+
 /// Whose codes they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Product {
@@ -77,25 +83,26 @@ impl Refusal {
     pub(crate) fn into_error(self, product: Product, status: u16, headers: &HeaderMap) -> ChannelError {
         let class = self.class(product, status);
         let error = ChannelError::new(class, Phase::Answered, self.message.clone()).with_code(self.code());
-        match class {
-            ErrorClass::RateLimited => match wait(headers).or_else(|| self.pair_wait(product)) {
-                Some(wait) => error.with_retry_after(wait),
-                None => error,
-            },
-            _ => error,
+        if class != ErrorClass::RateLimited {
+            return error;
         }
-    }
-
-    /// Too many messages to one user: Meta asks for four seconds at first.
-    fn pair_wait(&self, product: Product) -> Option<Duration> {
-        (product == Product::WhatsApp && self.code == 131_056).then(|| Duration::from_secs(4))
+        let of_pair = product == Product::WhatsApp && self.code == PAIR;
+        let usual = match self.code {
+            // Meta asks for four seconds at first.
+            PAIR => Duration::from_secs(4),
+            // Too many in a second.
+            130_429 | 613 => Duration::from_secs(1),
+            _ => LIMITED,
+        };
+        let error = error.with_retry_after(wait(headers).unwrap_or(usual));
+        if of_pair { error } else { error.for_all_chats() }
     }
 }
 
 fn of_whatsapp(code: i64, message: &str) -> Option<ErrorClass> {
     Some(match code {
         0 | 3 | 10 | 190 | 200..=299 => ErrorClass::Auth,
-        4 | 80_007 | 130_429 | 131_048 | 131_056 | 131_064 | 133_016 => ErrorClass::RateLimited,
+        4 | 80_007 | 130_429 | 131_048 | PAIR | 131_064 | 133_016 => ErrorClass::RateLimited,
         131_047 | 470 => ErrorClass::OutsideSessionWindow,
         131_021 | 131_026 | 131_030 => ErrorClass::RecipientUnreachable,
         131_051..=131_053 | 131_062 | 132_000..=132_069 => ErrorClass::UnsupportedContent,

@@ -7,6 +7,7 @@ mod send;
 mod template;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use botmesh_core::content::{Content, ContentBody};
@@ -16,7 +17,7 @@ use botmesh_core::inbound::Inbound;
 use botmesh_core::markup::Markup;
 use botmesh_core::media::{MediaRef, StoredMediaRef};
 use botmesh_core::provider::{
-    Capabilities, ConnectionState, InboundSink, Provider, Resolve, SendReceipt, SendRequest, TextLimit,
+    Capabilities, ConnectionState, InboundSink, Provider, Rate, Resolve, SendReceipt, SendRequest, TextLimit,
     TextUnit,
 };
 use botmesh_core::{Bytes, CancellationToken};
@@ -39,6 +40,12 @@ const ID: &str = "whatsapp";
 
 /// The longest text that comes back with a message's statuses, in characters.
 const MAX_TOKEN: usize = 512;
+
+/// What Meta takes from a number.
+const RATE: Rate = Rate::new(80, Duration::from_secs(1));
+
+/// What it takes from a number for one user: one message every 6 s, of which 45 may come at once.
+const CHAT_RATE: Rate = Rate::new(45, Duration::from_secs(45 * 6));
 
 /// A phone number of the WhatsApp Cloud API. Clones are the same channel: give one to the bot, and serve the router of the
 /// other.
@@ -85,6 +92,7 @@ impl WhatsApp {
             return Err(ConfigError::new("meta.phone_number_id", problem, fix));
         }
         let graph = Graph::new(&config.graph, "https://graph.facebook.com", Product::WhatsApp)?;
+        config.check_rates()?;
         let (hook, path) = (config.hook()?, config.path("/webhooks/whatsapp")?);
         let (door, receipts) = (Door::new(config.limits), Receipts::default());
         Ok(Self { shared: Arc::new(Shared { number, graph, hook, door, receipts, path, config }) })
@@ -153,6 +161,7 @@ impl Provider for WhatsApp {
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
         capabilities.markup = Markup::WhatsApp;
+        self.shared.config.pace(&mut capabilities, RATE, Some(CHAT_RATE));
         capabilities.resolve = Resolve::Echo { wait: self.shared.config.echo_wait };
         capabilities
     }

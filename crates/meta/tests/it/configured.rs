@@ -1,7 +1,10 @@
 //! What is wrong in a configuration is said at once, and secrets are not said at all.
 
+use std::time::Duration;
+
 use botmesh_core::error::ErrorClass;
-use botmesh_meta::{MetaConfig, WhatsApp};
+use botmesh_core::provider::{Provider, Rate};
+use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_testing::{FakeGraph, GraphProduct};
 
 use crate::support::{Stage, config};
@@ -25,6 +28,8 @@ fn what_cannot_work_is_named() {
         ("meta.verify_token", MetaConfig::new("token", "secret", "ver\0ify")),
         ("meta.base_url", good().with_base_url("graph.facebook.com")),
         ("meta.path", good().with_path("webhook")),
+        ("meta.rate", good().with_rate(Rate::new(0, Duration::from_secs(1)))),
+        ("meta.chat_rate", good().with_chat_rate(Rate::new(1, Duration::ZERO))),
     ] {
         let error = WhatsApp::new("1", config).expect_err(field);
         assert_eq!(error.field, field);
@@ -47,6 +52,27 @@ async fn secrets_may_come_from_files_that_end_with_a_line() {
     user.says("hi").await;
     assert_eq!(stage.diary.texts(), ["hi"], "the signature fits");
     send(&channel, user.id(), "hello").await.expect("the token fits");
+}
+
+fn rates(channel: &impl Provider) -> [Option<(u32, u64)>; 2] {
+    let read = |rate: Rate| (rate.messages, rate.per.as_secs());
+    [channel.capabilities().rate.map(read), channel.chat_rate(&"1".into()).map(read)]
+}
+
+#[test]
+fn each_channel_says_how_many_messages_meta_takes_unless_it_is_told_otherwise() {
+    let whatsapp = |config| rates(&WhatsApp::new("1", config).expect("a channel"));
+    let messenger = |config| rates(&Messenger::new("1", config).expect("a channel"));
+    let instagram = |config| rates(&Instagram::new("1", config).expect("a channel"));
+    assert_eq!(whatsapp(good()), [Some((80, 1)), Some((45, 270))]);
+    assert_eq!(messenger(good()), [Some((40, 1)), None]);
+    assert_eq!(instagram(good()), [Some((100, 1)), None]);
+    let two = Rate::new(2, Duration::from_secs(1));
+    let own = |config: MetaConfig| config.with_rate(two).with_chat_rate(two);
+    for channel in [whatsapp, messenger, instagram] as [fn(MetaConfig) -> [Option<(u32, u64)>; 2]; 3] {
+        assert_eq!(channel(own(good()).without_rates()), [None, None]);
+        assert_eq!(channel(own(good().without_rates())), [Some((2, 1)); 2]);
+    }
 }
 
 #[test]

@@ -85,6 +85,23 @@ async fn the_codes_of_whatsapp_count_and_not_the_status() {
 }
 
 #[tokio::test]
+async fn a_limit_of_a_pair_counts_for_its_chat_and_every_other_for_all() {
+    let seconds = |error: &ChannelError| error.retry_after.map(|wait| wait.as_secs());
+    let (stage, channel) = whatsapp().await;
+    for (code, all_chats, wait) in
+        [(131_056, false, 4), (130_429, true, 1), (80_007, true, 60), (131_048, true, 60), (4, true, 60)]
+    {
+        let error = refusal(&stage.graph, &channel, (400, code, 0)).await;
+        assert_eq!((error.all_chats, seconds(&error)), (all_chats, Some(wait)), "{code}");
+    }
+    let (stage, channel) = messenger().await;
+    for (code, wait) in [(613, 1), (32, 60)] {
+        let error = refusal(&stage.graph, &channel, (400, code, 0)).await;
+        assert_eq!((error.all_chats, seconds(&error)), (true, Some(wait)), "{code}");
+    }
+}
+
+#[tokio::test]
 async fn the_samples_of_messenger_have_the_class_that_says_what_to_do() {
     let (stage, channel) = messenger().await;
     for (name, sample) in samples("messenger") {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use botmesh::core::coordinator::MemoryHub;
 use botmesh::core::entropy::OsEntropy;
+use botmesh::core::id::ChatId;
 use botmesh::core::journal::{OutboxState, WritePoint};
 use botmesh::core::kv::DurableKv;
 use botmesh::core::memory::{MemoryKv, MemoryStore};
@@ -14,7 +15,7 @@ use botmesh::core::time::{SystemClock, Timestamp};
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, Coordination, OnAmbiguous};
 use botmesh_meta::axum::Router;
-use botmesh_meta::{Messenger, MetaConfig, WhatsApp};
+use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_testing::{FakeGraph, Fault, GraphEcho, GraphFault, GraphProduct, LossyKv};
 use botmesh_webhook::Server;
 use tokio::net::TcpListener;
@@ -304,6 +305,39 @@ async fn a_bot_on_messenger_does_not_answer_itself() {
     )
     .await;
     assert_eq!(ana.texts(), ["you said hi", "you said ho"]);
+}
+
+#[tokio::test]
+async fn formatting_arrives_as_each_channel_shows_it() {
+    let graph = FakeGraph::start().await;
+    let text = || Formatted::parse("**Tea** or ~~coffee~~");
+    let (of_page, of_account) = (GraphProduct::Messenger, GraphProduct::Instagram);
+    let users = [
+        graph.whatsapp_user("Ana", "15551234567"),
+        graph.user(of_page, "Ben", "200000000000001"),
+        graph.user(of_account, "Cem", "300000000000001"),
+    ];
+    let [ana, ben, cem] = ["15551234567", "200000000000001", "300000000000001"].map(ChatId::from);
+    let whatsapp = whatsapp(&graph);
+    let router = whatsapp.router();
+    serving(&graph, (WHATSAPP, "/webhooks/whatsapp"), (whatsapp, router), echo, async |bot| {
+        bot.send(ana, text()).await.expect("a message");
+    })
+    .await;
+    let messenger = Messenger::new(FakeGraph::PAGE_ID, config(&graph)).expect("a channel");
+    let router = messenger.router();
+    serving(&graph, (of_page, "/webhooks/messenger"), (messenger, router), echo, async |bot| {
+        bot.send(ben, text()).await.expect("a message");
+    })
+    .await;
+    let instagram = Instagram::new(FakeGraph::ACCOUNT_ID, config(&graph)).expect("a channel");
+    let router = instagram.router();
+    serving(&graph, (of_account, "/webhooks/instagram"), (instagram, router), echo, async |bot| {
+        bot.send(cem, text()).await.expect("a message");
+    })
+    .await;
+    let shown = users.map(|user| user.texts().concat());
+    assert_eq!(shown, ["*Tea* or ~coffee~", "Tea or coffee", "Tea or coffee"]);
 }
 
 /// How a bot is, to an orchestrator.
