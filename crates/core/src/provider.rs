@@ -236,6 +236,9 @@ pub struct Capabilities {
     pub chat_rate: Option<Rate>,
     /// How a send whose answer was lost can be resolved. Default [`Resolve::Never`].
     pub resolve: Resolve,
+    /// For how long the channel may deliver an event again. A bot that remembers its events for a shorter time tells so when it
+    /// starts. Default `None`: nobody knows.
+    pub redelivery: Option<Duration>,
 }
 
 impl Default for Capabilities {
@@ -248,6 +251,7 @@ impl Default for Capabilities {
             rate: None,
             chat_rate: None,
             resolve: Resolve::Never,
+            redelivery: None,
         }
     }
 }

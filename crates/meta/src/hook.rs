@@ -1,10 +1,15 @@
 //! What the webhooks of all of Meta's products share: the handshake and the signature.
 
+use std::time::Duration;
+
 use botmesh_webhook::axum::http::HeaderMap;
 use botmesh_webhook::{Handshake, query_pairs, same_secret};
 use ring::hmac;
 
 use crate::secret::Secret;
+
+/// For how long Meta posts again what was not answered with 200.
+pub(crate) const REDELIVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 const SIGNATURE: &str = "x-hub-signature-256";
 

@@ -367,6 +367,8 @@ impl Provider for Telegram {
         capabilities.markup = Markup::Spans;
         capabilities.rate = self.settings.rates.all;
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
+        // Updates that nobody takes are kept for a day.
+        capabilities.redelivery = Some(Duration::from_secs(24 * 3600));
         capabilities
     }
 

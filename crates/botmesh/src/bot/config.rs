@@ -45,7 +45,9 @@ pub struct Durability {
     /// How often the sweeper looks for what is due. Default 1 s.
     #[serde(with = "botmesh_core::duration")]
     pub poll: Duration,
-    /// How long finished records are kept; 0 keeps them. Longer than the channel's longest redelivery. Default 7 days.
+    /// How long finished records are kept; 0 keeps them. At least as long as the channel may deliver an
+    /// event again ([`Capabilities::redelivery`](botmesh_core::provider::Capabilities::redelivery)); an error event tells at
+    /// the start if it is not. Default 7 days.
     #[serde(with = "botmesh_core::duration")]
     pub retention: Duration,
     /// How long dead letters and sends of unknown outcome are kept; 0 keeps them. Before they are removed,

@@ -10,6 +10,7 @@ use super::leader::{claim_replica_id, run_led_channel};
 use super::sink::Sink;
 use super::{Bot, Coordination, Definition, Durability, Running, TurnsConfig};
 use crate::core::coordinator::MemoryHub;
+use crate::core::duration;
 use crate::core::entropy::random_hex;
 use crate::core::error::{ChannelError, StoreError};
 use crate::core::id::InstanceId;
@@ -175,6 +176,7 @@ impl Engine {
         world.spawn_tracked("sweeper", sweeper.run());
         scheduler.start();
         world.events.emit(BotEvent::Started);
+        tell_short_memory(&world);
         bot.shared.started.cancel();
         Ok(Self { world, turns, intake, sink, wake, backlog, sweeping, busy })
     }
@@ -364,4 +366,20 @@ async fn asked_to_end() {
         }
     }
     let _ = tokio::signal::ctrl_c().await;
+}
+
+/// Tells which records are forgotten while the channel may still deliver their events again.
+fn tell_short_memory(world: &World) {
+    let (Some(open), Some(redelivery)) = (&world.journal, world.provider.capabilities().redelivery) else {
+        return;
+    };
+    let kept = [("retention", open.config.retention), ("dead_retention", open.config.dead_retention)];
+    for (field, kept) in kept.into_iter().filter(|(_, kept)| !kept.is_zero() && *kept < redelivery) {
+        let [kept, needed] = [kept, redelivery].map(duration::format);
+        let problem = format!(
+            "is {kept}, but the channel may deliver a message again for {needed}, and then it is answered again; set \
+             at least \"{needed}\""
+        );
+        world.events.failure(format!("durability.{field}"), problem);
+    }
 }

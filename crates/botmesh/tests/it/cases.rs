@@ -9,12 +9,12 @@ use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::id::ChatId;
 use botmesh::core::inbound::Inbound;
 use botmesh::core::journal::OutboxState;
-use botmesh::core::provider::Resolve;
+use botmesh::core::provider::{Capabilities, Resolve};
 use botmesh::core::time::Clock;
 use botmesh::core::webhook;
 use botmesh::prelude::*;
-use botmesh::{BotBuilder, InboxConfig, TurnsConfig};
-use botmesh_testing::{SendFault, SendOutcome};
+use botmesh::{BotBuilder, BotEvent, InboxConfig, TurnsConfig};
+use botmesh_testing::{MockProvider, SendFault, SendOutcome};
 use serde::Deserialize;
 
 use crate::support::Stage;
@@ -126,6 +126,39 @@ async fn enqueueing_a_known_key_tells_so_until_its_record_is_gone() {
         let third = enqueue("three").await.expect("a journaled send");
         assert!(!third.known);
         life.until("the third", || stage.channel.texts_to("bob") == ["one", "three"]).await;
+        life.stop().await;
+    }
+}
+
+/// Case 11. A channel that delivers for a week, and delivers something again after six days.
+#[tokio::test]
+async fn a_late_redelivery_is_not_answered_again_and_a_shorter_memory_is_told() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let durability = || Durability::default().with_instance_id("bot");
+    for (durability, answers, told) in [
+        (durability(), 1, vec![]),
+        (durability().with_retention(Duration::ZERO), 1, vec![]),
+        (durability().with_retention(5 * DAY), 2, vec!["durability.retention"]),
+        (durability().with_dead_retention(DAY), 1, vec!["durability.dead_retention"]),
+    ] {
+        let mut capabilities = Capabilities::default();
+        capabilities.redelivery = Some(7 * DAY);
+        let mut stage = Stage::new(Resolve::Never);
+        stage.channel = MockProvider::with_capabilities(capabilities);
+        let mut life = stage.start_with(durability, echo);
+        life.say("m1", "hi", 1).await;
+        life.settled().await;
+        stage.clock.jump(6 * DAY);
+        stage.clock.advance(Duration::from_secs(5)).await;
+        assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+        life.settled().await;
+        assert_eq!(stage.channel.texts_to("ana").len(), answers, "{told:?}");
+        let events: Vec<_> = std::iter::from_fn(|| life.events.try_recv().ok()).collect();
+        let context = |event: &BotEvent| match event {
+            BotEvent::Error { context, .. } => Some(context.clone()),
+            _ => None,
+        };
+        assert_eq!(events.iter().filter_map(context).collect::<Vec<_>>(), told);
         life.stop().await;
     }
 }

@@ -27,7 +27,7 @@ use crate::event::{Receipts, deliver};
 use crate::file::{File, not_sent};
 use crate::graph::refusal::Product;
 use crate::graph::{Graph, lost};
-use crate::hook::Hook;
+use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, text};
 use parse::Account;
 
@@ -106,6 +106,7 @@ impl Page {
         capabilities.text_limit = Some(self.kind.text);
         capabilities.resolve = Resolve::Echo { wait: self.config.echo_wait };
         self.config.pace(&mut capabilities, self.kind.rate, None);
+        capabilities.redelivery = Some(REDELIVERY);
         capabilities
     }
 

@@ -32,7 +32,7 @@ use crate::event::{Receipts, deliver};
 use crate::file::not_sent;
 use crate::graph::Graph;
 use crate::graph::refusal::Product;
-use crate::hook::Hook;
+use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, list};
 pub use template::Template;
 
@@ -163,6 +163,7 @@ impl Provider for WhatsApp {
         capabilities.markup = Markup::WhatsApp;
         self.shared.config.pace(&mut capabilities, RATE, Some(CHAT_RATE));
         capabilities.resolve = Resolve::Echo { wait: self.shared.config.echo_wait };
+        capabilities.redelivery = Some(REDELIVERY);
         capabilities
     }
 
