@@ -91,7 +91,7 @@ const STEPS: &[Step] = &[
     Step { name: "doctests", command: doctests, run: |job| job.run(&doctests(job)) },
     Step { name: "described", command: described, run: run_described },
     Step { name: "fuzz", command: fuzz, run: |job| job.run(&fuzz(job)) },
-    Step { name: "clients", command: clients, run: |job| job.run(&clients(job)) },
+    Step { name: "clients", command: clients, run: run_clients },
     Step { name: "conformance", command: suites, run: run_suites },
     Step { name: CHAOS, command: |_| chaos::invocation(&chaos_args()), run: run_chaos },
     Step { name: "package", command: package, run: |job| job.run(&package(job)) },
@@ -166,6 +166,11 @@ fn fuzz(job: &Job<'_>) -> Invocation {
 /// Clients that others wrote, against our servers for tests. Needs Node and npm.
 fn clients(_: &Job<'_>) -> Invocation {
     Invocation::program("node", ["crates/testing/tests/clients/telegram.mjs"])
+}
+
+fn run_clients(job: &Job<'_>) -> Result<(), String> {
+    job.run(&clients(job))?;
+    job.run(&Invocation::program("node", ["crates/testing/tests/clients/graph.mjs"]))
 }
 
 fn doctests(_: &Job<'_>) -> Invocation {

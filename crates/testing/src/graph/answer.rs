@@ -22,14 +22,13 @@ impl FakeGraph {
     }
 
     async fn take(&self, product: Product, node: &str, body: Value) -> Response {
-        if let Some(action) = body.get("sender_action").or_else(|| body.get("status")) {
-            let is_reaction = action == "react" || action == "unreact";
-            self.state().calls.push(body.clone());
-            return if is_reaction {
-                json_of(&json!({ "recipient_id": body["recipient"]["id"] }))
-            } else {
-                json_of(&json!({ "success": true }))
+        if body.get("sender_action").or_else(|| body.get("status")).is_some() {
+            let answer = match body.get("status") {
+                Some(_) => json!({ "success": true }),
+                None => json!({ "recipient_id": body["recipient"]["id"] }),
             };
+            self.state().calls.push(body);
+            return json_of(&answer);
         }
         let fault = self.state().faults.pop_front();
         match fault {
@@ -54,10 +53,13 @@ impl FakeGraph {
             _ => {}
         }
         json_of(&match product {
-            Product::WhatsApp => json!({
-                "messaging_product": "whatsapp", "contacts": [{ "input": message.to, "user_id": message.to }],
-                "messages": [{ "id": message.id }],
-            }),
+            Product::WhatsApp => {
+                let named = if message.body.get("to").is_some() { "wa_id" } else { "user_id" };
+                json!({
+                    "messaging_product": "whatsapp", "contacts": [{ "input": message.to, named: message.to }],
+                    "messages": [{ "id": message.id }],
+                })
+            }
             _ => json!({ "recipient_id": message.to, "message_id": message.id }),
         })
     }
@@ -119,6 +121,7 @@ impl FakeGraph {
         match self.media(id) {
             Some((mime, bytes)) => json_of(&json!({
                 "url": format!("{}/media/{id}", self.url()), "mime_type": mime, "file_size": bytes.len(), "id": id,
+                "messaging_product": "whatsapp",
             })),
             None => refused(400, &(100, 33, "(#100) Unsupported get request".to_owned())),
         }
@@ -133,9 +136,8 @@ async fn answer(
     body: Bytes,
 ) -> Response {
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
-    let expected = format!("Bearer {}", FakeGraph::ACCESS_TOKEN);
-    let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok()).unwrap_or("");
-    if given != expected {
+    let given = token(&headers, &uri);
+    if given != FakeGraph::ACCESS_TOKEN {
         // Graph repeats what it was given.
         return refused(401, &(190, 460, format!("Malformed access token {given}")));
     }
@@ -147,19 +149,30 @@ async fn answer(
         (Method::GET, [version, id]) if version.starts_with('v') => server.about_media(id),
         (Method::POST, [_, _, "media" | "message_attachments"]) => server.upload(&headers, &body),
         (Method::POST, [version, node, "messages"]) if version.starts_with('v') => {
+            let body = match serde_json::from_slice::<Value>(&body) {
+                Ok(body) => body,
+                Err(error) => return refused(400, &(100, 0, format!("(#100) no JSON: {error}"))),
+            };
             let product = match *node {
                 FakeGraph::PHONE_NUMBER_ID | FakeGraph::OTHER_PHONE_NUMBER_ID => Product::WhatsApp,
                 FakeGraph::PAGE_ID => Product::Messenger,
-                FakeGraph::ACCOUNT_ID | "me" => Product::Instagram,
+                FakeGraph::ACCOUNT_ID => Product::Instagram,
+                // Whose token it is. Here it is everybody's, and only Messenger has types of messages.
+                "me" if body.get("messaging_type").is_some() => Product::Messenger,
+                "me" => Product::Instagram,
                 _ => return refused(400, &(100, 33, "(#100) no such node".to_owned())),
             };
-            match serde_json::from_slice(&body) {
-                Ok(body) => server.take(product, node, body).await,
-                Err(error) => refused(400, &(100, 0, format!("(#100) no JSON: {error}"))),
-            }
+            server.take(product, node, body).await
         }
         _ => refused(400, &(2500, 0, format!("Unknown path components: {}", uri.path()))),
     }
+}
+
+/// The token of a call: Graph takes it as a header and in the query.
+fn token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> &'a str {
+    let header = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok()?.strip_prefix("Bearer "));
+    let mut query = uri.query().unwrap_or("").split('&');
+    header.or_else(|| query.find_map(|pair| pair.strip_prefix("access_token="))).unwrap_or("")
 }
 
 fn json_of(body: &Value) -> Response {

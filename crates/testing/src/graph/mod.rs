@@ -81,10 +81,9 @@ impl GraphMessage {
     /// What the user reads: the text, the text above the buttons, the caption, the name of the template.
     pub fn text(&self) -> &str {
         let at = |path: &str| self.body.pointer(path).and_then(Value::as_str);
-        ["/text/body", "/interactive/body/text", "/template/name", "/message/text", "/image/caption"]
-            .into_iter()
-            .find_map(at)
-            .unwrap_or("")
+        let texts = ["/text/body", "/interactive/body/text", "/template/name", "/image/caption"];
+        let of_page = ["/message/text", "/message/attachment/payload/text"];
+        texts.into_iter().chain(of_page).find_map(at).unwrap_or("")
     }
 }
 

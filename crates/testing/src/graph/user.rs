@@ -63,12 +63,17 @@ impl GraphUser {
 
     /// Is not reachable for the bot from now on.
     pub fn blocks(&self) {
-        self.server.state().blocked.insert(self.id.clone());
+        self.server.state().blocked.extend(self.names());
     }
 
     /// Has not written for a day: only templates reach them.
     pub fn is_silent_for_a_day(&self) {
-        self.server.state().out_of_window.insert(self.id.clone());
+        self.server.state().out_of_window.extend(self.names());
+    }
+
+    /// How a bot may name them.
+    fn names(&self) -> impl Iterator<Item = String> {
+        [Some(self.id.clone()), self.phone.clone()].into_iter().flatten()
     }
 
     /// What the user sees from the bot, in order.
