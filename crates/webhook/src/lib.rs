@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod admit;
+mod connections;
 mod door;
 mod endpoint;
 mod server;

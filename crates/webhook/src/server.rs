@@ -17,6 +17,8 @@ use futures_util::future::join_all;
 use thiserror::Error;
 use tokio::net::TcpListener;
 
+use crate::connections::{Bounds, take};
+
 /// Runs a bot and serves its webhook until it ends: [`Server`] with one bot.
 ///
 /// # Errors
@@ -51,14 +53,20 @@ pub struct Server {
     routes: Router,
     bots: Vec<Arc<dyn Hosted>>,
     drain: Duration,
+    bounds: Bounds,
     clock: Arc<dyn Clock>,
 }
 
 impl Server {
     /// A server without bots.
     pub fn new() -> Self {
-        let clock = Arc::new(SystemClock::new());
-        Self { routes: Router::new(), bots: Vec::new(), drain: Duration::from_secs(10), clock }
+        Self {
+            routes: Router::new(),
+            bots: Vec::new(),
+            drain: Duration::from_secs(10),
+            bounds: Bounds { connections: 512, headers_within: Duration::from_secs(75) },
+            clock: Arc::new(SystemClock::new()),
+        }
     }
 
     /// With a bot, which [`serve`](Self::serve) runs, and its webhook: the `router()` of its provider.
@@ -85,6 +93,19 @@ impl Server {
         self
     }
 
+    /// How long a client may take for the headers of a request. A connection without a request is closed after it, too: make it
+    /// longer than what is in front keeps idle connections. Default 75 s.
+    pub fn with_headers_within(mut self, limit: Duration) -> Self {
+        self.bounds.headers_within = limit;
+        self
+    }
+
+    /// How many connections there may be; 0 counts as 1. More wait until one ends. Default 512.
+    pub fn with_max_connections(mut self, count: usize) -> Self {
+        self.bounds.connections = count;
+        self
+    }
+
     /// Listens, runs the bots, and returns when all of them have ended and what is under way is answered. While a bot stops,
     /// its posts are answered with 503, so that another replica gets them.
     ///
@@ -92,7 +113,7 @@ impl Server {
     /// [`ServeError::Bind`], and [`ServeError::Bot`] with the first error of a bot, after the others have ended too.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the bots' runs and the listener.
+    /// Dropping the future drops the bots' runs, the listener and its connections.
     pub async fn serve(self, listen: SocketAddr) -> Result<(), ServeError> {
         let bind = TcpListener::bind(listen).await;
         self.serve_on(bind.map_err(|source| ServeError::Bind { address: listen, source })?).await
@@ -103,21 +124,19 @@ impl Server {
     /// # Errors
     /// As [`serve`](Self::serve).
     pub async fn serve_on(self, listener: TcpListener) -> Result<(), ServeError> {
-        let Self { routes, bots, drain, clock } = self;
+        let Self { routes, bots, drain, bounds, clock } = self;
         let over = CancellationToken::new();
         let routes = routes.merge(probes(&bots));
-        let server = axum::serve(listener, routes).with_graceful_shutdown(over.clone().cancelled_owned());
         let run = async {
             let ended = join_all(bots.iter().map(|bot| bot.run())).await;
             over.cancel();
             ended.into_iter().collect::<Result<(), _>>()
         };
         let serve = async {
+            let mut connections = take(listener, routes, bounds, &*clock, &over).await;
             tokio::select! {
-                served = server.into_future() => drop(served),
-                () = async { over.cancelled().await; clock.sleep(drain).await } => {
-                    tracing::warn!("posts that were under way are cut");
-                }
+                () = async { while connections.join_next().await.is_some() {} } => {}
+                () = clock.sleep(drain) => tracing::warn!("posts that were under way are cut"),
             }
         };
         let (ended, ()) = tokio::join!(run, serve);

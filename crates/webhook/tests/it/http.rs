@@ -29,6 +29,13 @@ impl Call {
         Self(stream)
     }
 
+    /// Waits until the server ends the connection, which it does not thank for.
+    pub(crate) async fn until_cut(mut self) {
+        let mut bytes = Vec::new();
+        let _ = self.0.read_to_end(&mut bytes).await;
+        assert!(!bytes.starts_with(b"HTTP/1.1 200"), "{bytes:?}");
+    }
+
     pub(crate) async fn answer(mut self) -> Answer {
         let mut bytes = Vec::new();
         // A server that refuses a body may reset the connection after its answer.

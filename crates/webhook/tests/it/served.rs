@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use botmesh_core::CancellationToken;
 use botmesh_core::provider::ConnectionState;
-use botmesh_webhook::{Limits, ServeError, serve};
+use botmesh_webhook::{Limits, ServeError, Server, serve};
 
-use crate::http::{begin_post, get, post};
-use crate::support::{Bot, Mood, SIGNED, Sink, bot, start};
+use crate::http::{Call, begin_post, get, post};
+use crate::support::{Bot, Mood, SIGNED, Sink, bot, start, start_as};
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -53,6 +53,36 @@ async fn a_post_that_hangs_does_not_hold_up_the_end_for_ever() {
     bot.stop.cancel();
     bot.stopped.cancel();
     served.await.expect("no panic").expect("it ended as it should");
+}
+
+const HALF: &[u8] = b"POST /hook HTTP/1.1\r\nhost: bo";
+
+#[tokio::test]
+async fn half_a_header_takes_the_last_place_for_a_while_only() {
+    let bot = bot(Mood::Takes, Limits::default());
+    let server = Server::new().with_max_connections(1).with_headers_within(Duration::from_millis(20));
+    let (to, _served) = start_as(server, std::slice::from_ref(&bot)).await;
+    let slow = Call::write(to, HALF).await;
+    assert_eq!(post(to, SIGNED, br#"["1"]"#).await.status, 200);
+    slow.until_cut().await;
+    assert_eq!(bot.sink.taken(), ["1"]);
+}
+
+#[tokio::test]
+async fn beyond_the_bound_of_connections_clients_wait_for_a_place() {
+    let bot = bot(Mood::Waits, Limits::default());
+    let server = Server::new().with_max_connections(1).with_headers_within(PATIENT);
+    let (to, _served) = start_as(server, std::slice::from_ref(&bot)).await;
+    let first = begin_post(to, SIGNED, br#"["1"]"#).await;
+    bot.sink.calls.subscribe().wait_for(|calls| *calls == 1).await.expect("it is handed over");
+    let second = begin_post(to, SIGNED, br#"["2"]"#).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*bot.sink.calls.borrow(), 1, "the second has no place");
+    bot.sink.mood.send_replace(Mood::Takes);
+    assert_eq!((first.answer().await.status, second.answer().await.status), (200, 200));
+    assert_eq!(bot.sink.taken(), ["1", "2"]);
 }
 
 #[tokio::test]

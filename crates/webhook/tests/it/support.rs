@@ -131,11 +131,14 @@ pub(crate) fn bot(mood: Mood, limits: Limits) -> Bot {
 pub(crate) type Served = JoinHandle<Result<(), botmesh_webhook::ServeError>>;
 
 /// Serves these bots at `/hook`, `/hook2` and so on, as soon as all of them take messages.
-#[expect(clippy::disallowed_methods, reason = "a test's server beside the test's client")]
 pub(crate) async fn start(bots: &[Bot], drain: Duration) -> (SocketAddr, Served) {
+    start_as(Server::new().with_drain(drain), bots).await
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test's server beside the test's client")]
+pub(crate) async fn start_as(mut server: Server, bots: &[Bot]) -> (SocketAddr, Served) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let mut server = Server::new().with_drain(drain);
     for (bot, number) in bots.iter().zip(1..) {
         let path = if number == 1 { "/hook".to_owned() } else { format!("/hook{number}") };
         server = server.with_bot(bot.clone(), botmesh_webhook::router(&path, Arc::clone(&bot.channel)));
