@@ -16,6 +16,7 @@ fn main() -> std::io::Result<()> {
     ];
     say(&format!("url {}", server.url()));
     say(&format!("phone_number_id {}", FakeGraph::PHONE_NUMBER_ID));
+    say(&format!("page_token {}", FakeGraph::PAGE_TOKEN));
     say(&format!("token {}", FakeGraph::ACCESS_TOKEN));
     let mut shown = 0;
     for line in std::io::stdin().lock().lines() {

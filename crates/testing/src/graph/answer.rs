@@ -137,7 +137,7 @@ async fn answer(
 ) -> Response {
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
     let given = token(&headers, &uri);
-    if given != FakeGraph::ACCESS_TOKEN {
+    if ![FakeGraph::ACCESS_TOKEN, FakeGraph::PAGE_TOKEN].contains(&given) {
         // Graph repeats what it was given.
         return refused(401, &(190, 460, format!("Malformed access token {given}")));
     }
@@ -157,8 +157,7 @@ async fn answer(
                 FakeGraph::PHONE_NUMBER_ID | FakeGraph::OTHER_PHONE_NUMBER_ID => Product::WhatsApp,
                 FakeGraph::PAGE_ID => Product::Messenger,
                 FakeGraph::ACCOUNT_ID => Product::Instagram,
-                // Whose token it is. Here it is everybody's, and only Messenger has types of messages.
-                "me" if body.get("messaging_type").is_some() => Product::Messenger,
+                "me" if given == FakeGraph::PAGE_TOKEN => Product::Messenger,
                 "me" => Product::Instagram,
                 _ => return refused(400, &(100, 33, "(#100) no such node".to_owned())),
             };

@@ -130,8 +130,10 @@ pub enum Product {
 }
 
 impl FakeGraph {
-    /// The only access token that the server takes.
+    /// An access token for everything. As `me`, it is the account on Instagram.
     pub const ACCESS_TOKEN: &str = "EAAB-access-token";
+    /// An access token for everything. As `me`, it is the page on Messenger. There is no third token.
+    pub const PAGE_TOKEN: &str = "EAAB-page-token";
     /// The secret with which it signs its posts.
     pub const APP_SECRET: &str = "an-app-secret";
     /// The token with which it asks for the handshake.

@@ -33,7 +33,7 @@ await messages.sendImage({ ...to, image: { link: "https://example.com/soup.png",
 await messages.sendReaction({ ...to, reaction: { messageId: sent.messages[0].id, emoji: "👍" } });
 assert.equal((await messages.markRead({ phoneNumberId, messageId: "wamid.IN1" })).success, true);
 
-const page = messenger(told.token);
+const page = messenger(told.page_token);
 const hello = await page.sendText(ben, "hi");
 assert.equal(hello.recipientId, ben);
 assert.ok(hello.messageId);
