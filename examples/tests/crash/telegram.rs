@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use botmesh::TokioSpawner;
 use botmesh::core::entropy::{Entropy, SeededEntropy};
-use botmesh::core::journal::{KvDurability, OutboxState};
+use botmesh::core::journal::{InboxState, KvDurability, OutboxState};
 use botmesh::core::scope::Scope;
 use botmesh::core::spawn::Seams;
 use botmesh::core::store::Store;
@@ -57,6 +57,8 @@ async fn unknown(place: &Place) -> usize {
         let left = journal.outbox().count(state, Timestamp::MAX, 10_000).await.expect("a count");
         assert_eq!(left, 0, "{state:?}");
     }
+    let given_up = journal.inbox().count(InboxState::Dead, Timestamp::MAX, 10_000).await.expect("a count");
+    assert_eq!(given_up, 0, "messages were given up");
     journal.end_session().await.expect("its end");
     store.close().await.expect("its end");
     unknown
@@ -89,6 +91,18 @@ fn killed_at_random_each_update_that_is_posted_is_answered_once_or_counted_as_un
     });
 }
 
+/// Waits until everything is taken over and, as far as can be seen, answered.
+fn wait_for_all(place: &Place, server: &FakeTelegram) {
+    const STILL: usize = 1_500;
+    let (mut sent, mut still) = (0, 0);
+    place.wait_for("no more replies", || {
+        let now = server.done("sendMessage").len();
+        still = if now == sent && server.unconfirmed() == 0 { still + 1 } else { 0 };
+        sent = now;
+        (still >= STILL).then_some(())
+    });
+}
+
 fn killed_at_random(seed: u64, command: impl Fn(&Place, &FakeTelegram) -> Command) {
     let start =
         |place: &Place, server: &FakeTelegram| command(place, server).spawn().expect("the example starts");
@@ -109,10 +123,16 @@ fn killed_at_random(seed: u64, command: impl Fn(&Place, &FakeTelegram) -> Comman
         }
         let before = server.done("sendMessage").len();
         let replies = entropy.next_u64() as usize % 60;
-        place.wait_for("some replies", || {
-            let done = server.unconfirmed() == 0 || server.done("sendMessage").len() >= before + replies;
-            done.then_some(())
-        });
+        // Every third life is long enough for whatever the ones before it left in the middle: a message is given up that
+        // was begun in five lives.
+        if kills % 3 == 2 {
+            wait_for_all(&place, &server);
+        } else {
+            place.wait_for("some replies", || {
+                let done = server.unconfirmed() == 0 || server.done("sendMessage").len() >= before + replies;
+                done.then_some(())
+            });
+        }
         kill(&mut child);
         kills += 1;
         if kills % 3 == 0 {
