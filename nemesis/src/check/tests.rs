@@ -423,6 +423,11 @@ fn who_is_next_has_its_turn() {
             ("behind one that stopped right after", true, &row("110 h stop a; 3000 h cont a;", 1800)),
             ("cut off itself", true, &row("30 h cut b; 600 h heal b;", 700)),
             (
+                "behind one that asked, stood still, and had its ticket in its next session",
+                true,
+                "0 a up a.0; 0 b up b.0; 10 a call x 1; 20 h stop a; 3000 h cont a; 3010 a session a.1; 3011 a ok x 1 5; 3012 a granted x 1 5 a.1; 3020 h kill a; 3030 b call x 1; 3031 b ok x 1 6; 4530 b granted x 1 6 b.0 a.1; 4531 b release x 1",
+            ),
+            (
                 "in an empty chat",
                 false,
                 "0 b up b.0; 20 b call x 1; 21 b ok x 1 6; 700 b granted x 1 6 b.0; 701 b release x 1",

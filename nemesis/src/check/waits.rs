@@ -138,11 +138,14 @@ fn gone(run: &Run<'_>, place: usize) -> Option<(u64, Behind)> {
         let takes = if clean { nanos(run.limits.clean) } else { run.lease };
         (at.t + takes, Behind::Down(place))
     });
-    // One that stood still for longer than its lease is dead, whatever it does afterwards.
-    let stood = process
-        .stops
-        .iter()
-        .find(|(from, to)| (call.call.t..over).contains(from) && to - from > run.lease + run.margin);
+    // One that stood still for longer than its lease is dead, whatever it does afterwards; but what it has the answer to
+    // only after that may be a ticket of its next session.
+    let answered = call.ok.map(|(at, _)| at.t).or(call.granted.map(|grant| grant.at.t));
+    let stood = process.stops.iter().find(|(from, to)| {
+        (call.call.t..over).contains(from)
+            && to - from > run.lease + run.margin
+            && answered.is_none_or(|t| t < *to)
+    });
     let stood = stood.map(|(from, _)| (dies(run, call.process, from), Behind::Dead(place)));
     [ended, killed, down, stood].into_iter().flatten().min_by_key(|(t, _)| *t)
 }
