@@ -175,6 +175,11 @@ fn a_replica_writes_only_while_nobody_else_has_the_turn() {
                 ),
             ),
             (
+                "a ticket of one of two masters, after the other one gave a later one its turn",
+                true,
+                "0 a up a.0; 0 b up b.0; 5 h split; 10 a call x 1; 11 a ok x 1 5; 20 b call x 1; 21 b ok x 1 6; 22 b granted x 1 6 b.0; 22 r takes x 6 b.0; 23 b release x 1; 50 h split_healed; 3000 a granted x 1 5 a.0; 3001 a writes x 5 a.0 1290 3001; 3002 r refuses x 5 a.0; 3003 a release x 1",
+            ),
+            (
                 "a pause between check and write",
                 true,
                 &row(
