@@ -2,7 +2,8 @@
 //!
 //! `cargo run --example appointments`, then type `book`. Kill it at any moment and start it again.
 //!
-//! With `--telegram-polling` or `--telegram-webhook ADDR` it is a bot of Telegram, and with `--whatsapp-webhook ADDR` one of WhatsApp.
+//! With `--telegram-polling` or `--telegram-webhook ADDR` it is a bot of Telegram, and with `--whatsapp-webhook ADDR`,
+//! `--messenger-webhook ADDR` or `--instagram-webhook ADDR` one of these.
 //!
 //! With `--features redis` and `--redis URL`, any number of processes are one desk.
 
@@ -11,9 +12,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use botmesh::core::provider::Provider;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, FileDurability, OnAmbiguous};
-use botmesh_meta::{MetaConfig, WhatsApp};
+use botmesh_meta::axum::Router;
+use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_sqlite_store::SqliteStore;
 use botmesh_telegram::Telegram;
 use botmesh_terminal::{Terminal, Transcript};
@@ -43,7 +46,7 @@ struct Args {
     lease: Duration,
     /// Read messages from this file instead of the terminal: `chat<TAB>text`, one a line. With `-`, from standard input as
     /// they come: `id<TAB>chat<TAB>text`; the id of each one that was taken over is written to standard output
-    #[arg(long, value_name = "FILE", requires = "to")]
+    #[arg(long, value_name = "FILE", requires = "to", group = "channel")]
     from: Option<PathBuf>,
     /// Append replies to this file: `key<TAB>chat<TAB>text`, one a line
     #[arg(long, value_name = "FILE", requires = "from")]
@@ -57,11 +60,11 @@ struct Args {
     )]
     instance: Option<String>,
     /// Talk on Telegram: ask it for messages, with the token in TELEGRAM_TOKEN
-    #[arg(long, conflicts_with_all = ["from", "to", "telegram_webhook"])]
+    #[arg(long, group = "channel")]
     telegram_polling: bool,
     /// Talk on Telegram: let it post messages to this address and the path `/telegram`, with the token in TELEGRAM_TOKEN and the
     /// webhook's secret in TELEGRAM_SECRET
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "ADDR", group = "channel")]
     telegram_webhook: Option<SocketAddr>,
     /// With --telegram-webhook: tell Telegram that this is where it can post to, such as `https://bot.example.org/telegram`
     #[arg(long, value_name = "URL", requires = "telegram_webhook")]
@@ -69,23 +72,63 @@ struct Args {
     /// A Bot API server for tests, such as `http://localhost:8081`, to which is sent without a limit
     #[arg(long, value_name = "URL")]
     telegram_api: Option<String>,
+    #[command(flatten)]
+    meta: MetaArgs,
+    /// Whose messages are typed
+    #[arg(long, value_name = "NAME", default_value = "you")]
+    chat: String,
+}
+
+/// The desk on one of Meta's products.
+#[derive(clap::Args)]
+struct MetaArgs {
     /// Talk on WhatsApp: let Meta post messages to this address and the path `/webhooks/whatsapp`, with WHATSAPP_TOKEN,
     /// WHATSAPP_APP_SECRET and WHATSAPP_VERIFY_TOKEN
-    #[arg(long, value_name = "ADDR", requires = "whatsapp_number", conflicts_with_all = ["from", "to", "telegram_webhook", "telegram_polling"])]
+    #[arg(long, value_name = "ADDR", requires = "whatsapp_number", group = "channel")]
     whatsapp_webhook: Option<SocketAddr>,
     /// With --whatsapp-webhook: the id of the phone number, which is not the number itself
     #[arg(long, value_name = "ID", requires = "whatsapp_webhook")]
     whatsapp_number: Option<String>,
-    /// With --whatsapp-webhook: a server for tests in place of `https://graph.facebook.com`, to which is sent without a limit
-    #[arg(long, value_name = "URL", requires = "whatsapp_webhook")]
-    whatsapp_api: Option<String>,
-    /// With --whatsapp-webhook: how long Meta may take to say that it has a message whose answer was lost, before it is sent
-    /// again
+    /// Talk on Messenger: let Meta post messages to this address and the path `/webhooks/messenger`, with MESSENGER_TOKEN,
+    /// MESSENGER_APP_SECRET and MESSENGER_VERIFY_TOKEN
+    #[arg(long, value_name = "ADDR", requires = "messenger_page", group = "channel")]
+    messenger_webhook: Option<SocketAddr>,
+    /// With --messenger-webhook: the id of the page
+    #[arg(long, value_name = "ID", requires = "messenger_webhook")]
+    messenger_page: Option<String>,
+    /// Talk on Instagram: let Meta post messages to this address and the path `/webhooks/instagram`, with INSTAGRAM_TOKEN,
+    /// INSTAGRAM_APP_SECRET and INSTAGRAM_VERIFY_TOKEN
+    #[arg(long, value_name = "ADDR", requires = "instagram_account", group = "channel")]
+    instagram_webhook: Option<SocketAddr>,
+    /// With --instagram-webhook: the id of the professional account
+    #[arg(long, value_name = "ID", requires = "instagram_webhook")]
+    instagram_account: Option<String>,
+    /// With one of Meta's products: a server for tests in place of Meta's, to which is sent without a limit
+    #[arg(long, value_name = "URL")]
+    meta_api: Option<String>,
+    /// With one of Meta's products: how long Meta may take to say that it has a message whose answer was lost
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
-    whatsapp_echo: Duration,
-    /// Whose messages are typed
-    #[arg(long, value_name = "NAME", default_value = "you")]
-    chat: String,
+    meta_echo: Duration,
+}
+
+impl MetaArgs {
+    /// What the environment and the arguments say of a product.
+    fn config(&self, product: &str) -> Result<MetaConfig> {
+        let [token, app_secret, verify_token] =
+            ["TOKEN", "APP_SECRET", "VERIFY_TOKEN"].map(|name| secret(&format!("{product}_{name}")));
+        let config = MetaConfig::new(token?, app_secret?, verify_token?).with_echo_wait(self.meta_echo);
+        Ok(match &self.meta_api {
+            Some(url) => config.with_base_url(url).without_rates(),
+            None => config,
+        })
+    }
+
+    /// Meta says of each message whether it has it: what it does not have after a while can be sent again. On Instagram it does
+    /// not say which message it is, so that one may be lost, but none comes twice.
+    fn on_ambiguous(&self) -> Option<OnAmbiguous> {
+        let tells = self.whatsapp_webhook.or(self.messenger_webhook).map(|_| OnAmbiguous::Resend);
+        tells.or(self.instagram_webhook.map(|_| OnAmbiguous::Auto))
+    }
 }
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -188,32 +231,37 @@ fn secret(name: &str) -> Result<String> {
     std::env::var(name).map_err(|_| format!("put it into the environment variable {name}").into())
 }
 
-/// The phone number on WhatsApp.
-fn whatsapp(args: &Args) -> Result<WhatsApp> {
-    let [token, app_secret, verify_token] =
-        ["WHATSAPP_TOKEN", "WHATSAPP_APP_SECRET", "WHATSAPP_VERIFY_TOKEN"].map(secret);
-    let mut config = MetaConfig::new(token?, app_secret?, verify_token?).with_echo_wait(args.whatsapp_echo);
-    if let Some(url) = &args.whatsapp_api {
-        config = config.with_base_url(url).without_rates();
-    }
-    Ok(WhatsApp::new(args.whatsapp_number.clone().unwrap_or_default(), config)?)
+/// The desk at a webhook, until it ends.
+async fn listen(bot: BotBuilder, channel: impl Provider, router: Router, at: SocketAddr) -> Result {
+    Ok(botmesh_webhook::serve(desk(bot.provider(channel)).build()?, router, at).await?)
 }
 
 /// The desk at its channel, until it ends.
 async fn serve(bot: BotBuilder, args: Args) -> Result {
-    if let Some(listen) = args.telegram_webhook {
+    if let Some(at) = args.telegram_webhook {
         let telegram =
             at_api(Telegram::webhook(secret("TELEGRAM_TOKEN")?, secret("TELEGRAM_SECRET")?), &args);
         if let Some(url) = &args.telegram_url {
             telegram.set_webhook(url).await?;
         }
-        let bot = desk(bot.provider(telegram.clone())).build()?;
-        return Ok(botmesh_webhook::serve(bot, telegram.router(), listen).await?);
+        let router = telegram.router();
+        return listen(bot, telegram, router, at).await;
     }
-    if let Some(listen) = args.whatsapp_webhook {
-        let whatsapp = whatsapp(&args)?;
-        let bot = desk(bot.provider(whatsapp.clone())).build()?;
-        return Ok(botmesh_webhook::serve(bot, whatsapp.router(), listen).await?);
+    let meta = &args.meta;
+    if let (Some(at), Some(number)) = (meta.whatsapp_webhook, &meta.whatsapp_number) {
+        let whatsapp = WhatsApp::new(number, meta.config("WHATSAPP")?)?;
+        let router = whatsapp.router();
+        return listen(bot, whatsapp, router, at).await;
+    }
+    if let (Some(at), Some(page)) = (meta.messenger_webhook, &meta.messenger_page) {
+        let messenger = Messenger::new(page, meta.config("MESSENGER")?)?;
+        let router = messenger.router();
+        return listen(bot, messenger, router, at).await;
+    }
+    if let (Some(at), Some(account)) = (meta.instagram_webhook, &meta.instagram_account) {
+        let instagram = Instagram::new(account, meta.config("INSTAGRAM")?)?;
+        let router = instagram.router();
+        return listen(bot, instagram, router, at).await;
     }
     let bot = match (&args.from, &args.to) {
         (Some(from), Some(to)) if from == Path::new("-") => {
@@ -242,9 +290,8 @@ async fn run(args: Args) -> Result {
         None => Durability::new(store.durability()),
     };
     durability.instance_id = args.instance.as_deref().map(Into::into);
-    if args.whatsapp_webhook.is_some() {
-        // Meta says which messages it has: what it does not have after a while can be sent again.
-        durability.outbox.on_ambiguous = OnAmbiguous::Resend;
+    if let Some(policy) = args.meta.on_ambiguous() {
+        durability.outbox.on_ambiguous = policy;
     }
     serve(Bot::builder().durability(durability).store(store.clone()), args).await?;
     if let Some(file) = file {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -161,6 +162,24 @@ impl Drop for Place {
             println!("its files are kept in {}", self.folder.path().display());
         }
     }
+}
+
+pub(crate) fn kill(child: &mut Child) {
+    child.kill().expect("the desk can be killed");
+    child.wait().expect("the desk can be waited for");
+}
+
+/// Asks the desk to stop, and waits until it has ended well.
+pub(crate) fn terminate(place: &Place, child: &mut Child) {
+    let stopped = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
+    assert!(stopped.is_ok_and(|status| status.success()), "the signal cannot be sent");
+    assert!(place.wait(child).success(), "{}", place.complaints());
+}
+
+/// A port of this host that nobody has.
+pub(crate) fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").to_string()
 }
 
 /// Between two looks at a condition.

@@ -6,6 +6,7 @@ mod disk;
 mod inputs;
 mod kill;
 mod leases;
+mod meta;
 mod poison;
 #[cfg(feature = "redis")]
 mod recipes;
@@ -16,6 +17,6 @@ mod script;
 mod session;
 mod shared;
 mod signals;
+mod tally;
 mod tasks;
 mod telegram;
-mod whatsapp;

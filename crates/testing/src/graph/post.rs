@@ -121,12 +121,15 @@ impl FakeGraph {
             return ["sent", "delivered"].map(|status| whatsapp_status(message, status)).to_vec();
         }
         let (object, page) = page_of(product);
+        let mut copy = json!({ "mid": message.id, "text": message.text(), "is_echo": true });
+        // Meta promises neither on Instagram.
+        if product == Product::Messenger {
+            copy["app_id"] = json!(Self::APP_ID.parse::<u64>().unwrap_or(0));
+            copy["metadata"] = json!(message.token);
+        }
         let echo = json!({
             "sender": { "id": page }, "recipient": { "id": message.to }, "timestamp": 1_795_950_000_200_i64,
-            "message": {
-                "mid": message.id, "text": message.text(), "is_echo": true,
-                "app_id": Self::APP_ID.parse::<u64>().unwrap_or(0), "metadata": message.token,
-            },
+            "message": copy,
         });
         vec![
             json!({ "object": object, "entry": [{ "id": page, "time": 1_795_950_000_123_i64, "messaging": [echo] }] }),
