@@ -135,6 +135,7 @@ pub(crate) async fn deliver(
     for notice in notices {
         let news = match &notice {
             Notice::Receipt(receipt) => receipts.advances(receipt),
+            Notice::FromMe { message, .. } => !receipts.is_own(message),
             _ => true,
         };
         if news {
@@ -169,6 +170,8 @@ struct Remembered {
 struct Known {
     /// The bot knows that Meta has it.
     confirmed: bool,
+    /// This process sent it.
+    own: bool,
     stage: Option<Stage>,
 }
 
@@ -176,6 +179,16 @@ impl Receipts {
     fn is_confirmed(&self, message: &MessageId) -> bool {
         let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         remembered.messages.get(message).is_some_and(|known| known.confirmed)
+    }
+
+    fn is_own(&self, message: &MessageId) -> bool {
+        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.messages.get(message).is_some_and(|known| known.own)
+    }
+
+    /// Remembers a message that was sent: its copy may not say whose it is.
+    pub(crate) fn sent(&self, message: &MessageId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).of(message).own = true;
     }
 
     fn confirm(&self, message: &MessageId) {

@@ -145,7 +145,9 @@ impl Page {
         }
         let answer = self.messages(&body).await?;
         let message = id(&answer, "message_id").ok_or_else(|| lost("the answer names no message"))?;
-        Ok(SendReceipt { message: message.into() })
+        let receipt = SendReceipt { message: message.into() };
+        self.receipts.sent(&receipt.message);
+        Ok(receipt)
     }
 
     /// The content with files in the hands of Meta.

@@ -58,6 +58,21 @@ async fn what_a_person_or_another_app_wrote_is_told_and_not_answered() {
     assert!(matches!(&*told, [Told::Notice(Notice::FromMe { .. })]), "{told:?}");
 }
 
+/// Instagram need not say whose a copy is.
+#[tokio::test]
+async fn a_copy_that_says_nothing_is_our_own_if_we_sent_the_message() {
+    let (stage, channel) = instagram().await;
+    stage.graph.set_echo(GraphEcho::None);
+    let sent = send(&channel, "200", "pong").await.expect("a message").message;
+    for (mid, told) in [(sent.as_str(), 0), ("m_2", 1)] {
+        let mut copy = echo(&json!({ "mid": mid, "text": "pong", "is_echo": true }));
+        copy["sender"] = json!({ "id": FakeGraph::ACCOUNT_ID });
+        let body = entry(FakeGraph::ACCOUNT_ID, "messaging", &copy);
+        assert_eq!(stage.graph.post(GraphProduct::Instagram, &body).await, Some(200));
+        assert_eq!(stage.diary.take().len(), told, "{mid}");
+    }
+}
+
 #[tokio::test]
 async fn a_chat_that_another_app_has_is_watched() {
     let (stage, _channel) = messenger().await;
