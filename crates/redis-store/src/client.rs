@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use botmesh_core::Bytes;
+use botmesh_core::entropy::{OsEntropy, random_fraction};
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use fred::clients::WithOptions;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
@@ -29,6 +30,7 @@ use crate::scripts::{ALL, Script};
 /// Delays between attempts to connect again, in milliseconds: the first, doubled each time up to the last.
 const FIRST_DELAY: u32 = 50;
 const LAST_DELAY: u32 = 2_000;
+/// Added to all but the last one, at most.
 const JITTER: u32 = 50;
 
 /// How often a call follows a slot of a Cluster to another node.
@@ -353,11 +355,14 @@ fn options(config: &RedisConfig) -> Options {
 }
 
 fn policy(last_delay: u32) -> ReconnectPolicy {
+    // The driver adds no jitter to the last delay. Each connection has another one, so that those that a server lost at the same
+    // time do not come back at the same time again and again.
+    let last_delay = f64::from(last_delay) * (0.5 + random_fraction(&OsEntropy::new()) / 2.0);
     ReconnectPolicy::Exponential {
         attempts: 0,
         max_attempts: 0,
         min_delay: FIRST_DELAY,
-        max_delay: last_delay,
+        max_delay: last_delay as u32,
         base: 2,
         jitter: JITTER,
     }
@@ -418,3 +423,7 @@ fn bad_url(error: &fred::error::Error) -> StoreError {
 async fn in_time<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;
