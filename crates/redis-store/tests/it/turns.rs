@@ -102,28 +102,28 @@ async fn a_turn_that_nobody_waits_for_is_two_scripts_of_six_commands_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tickets_are_served_in_order_across_replicas() {
+async fn b11_a_thousand_messages_at_two_replicas_by_turns_are_served_in_their_order() {
     let redis = server();
     let replicas = [replica(&redis).await, replica(&redis).await];
     let mut tickets = Vec::new();
-    for number in 0..1000 {
-        tickets.push(enter(&replicas[number % 2], "ana").await);
+    for message in 1..=1000 {
+        // Each as soon as the one before has its ticket, at the other replica.
+        tickets.push((message, enter(&replicas[message % 2], "ana").await));
     }
-    assert!(tickets.is_sorted_by(|one, other| one.fence() < other.fence()));
+    assert!(tickets.is_sorted_by(|(_, one), (_, other)| one.fence() < other.fence()));
     let served = std::sync::Mutex::new(Vec::new());
-    let serve = tickets.into_iter().map(|mut ticket| {
+    // Those that came last are asked for first.
+    let serve = tickets.into_iter().rev().map(|(message, mut ticket)| {
         let served = &served;
         async move {
             let turn = ticket.granted().await.unwrap();
             assert_eq!(turn.check(), Ok(()));
-            served.lock().unwrap().push(turn.fence());
+            served.lock().unwrap().push(message);
             turn.release();
         }
     });
     futures_util::future::join_all(serve).await;
-    let served = served.into_inner().unwrap();
-    assert_eq!(served.len(), 1000);
-    assert!(served.is_sorted_by(|one, other| one < other));
+    assert!(served.into_inner().unwrap().into_iter().eq(1..=1000));
     until("the queue is empty", || tickets_of(&redis) == 0).await;
 }
 
@@ -132,18 +132,19 @@ fn tickets_of(redis: &Redis) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_releases_goes_to_the_end_of_the_queue() {
+async fn b13_who_releases_and_enters_again_goes_behind_the_one_that_waits() {
     let redis = server();
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     let (mut mine, mut theirs) = (enter(&a, "ana").await, enter(&b, "ana").await);
     let mut last = None;
-    for round in 0..50 {
-        let turn = mine.granted().await.unwrap();
+    for round in 0..200 {
+        let turn = soon("the turn of the other one", mine.granted()).await.unwrap();
         assert_eq!(turn.previous_holder(), last.as_ref());
-        last = Some(turn.session().clone());
-        let own = if *turn.session() == a.session() { &a } else { &b };
+        let own = if round % 2 == 0 { &a } else { &b };
+        assert_eq!(*turn.session(), own.session(), "strictly by turns");
+        last = Some(own.session());
         // Whichever of the two is first at the server.
-        if round % 2 == 0 {
+        if round % 4 < 2 {
             turn.release();
             mine = enter(own, "ana").await;
         } else {
@@ -257,19 +258,21 @@ async fn turns_that_nobody_else_waits_for_push_nothing() {
     assert_eq!(calls(&redis, "publish"), before, "the next ticket of the same replica is in the answer");
 }
 
+/// A million of them: `cargo xtask bench turns -- --part idle`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_keys_cost_nothing_after_their_time() {
+async fn e03_fifty_thousand_chats_leave_nothing_after_their_time() {
+    const CHATS: usize = 50_000;
     let redis = server();
     let a = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
     let b = replica_at(redis.url(), short().with_idle_ttl(Duration::from_secs(1))).await;
     let memory = || redis.info("used_memory_dataset").unwrap().unwrap().parse::<u64>().unwrap();
     let (before, held) = (memory(), take(&a, "ana").await);
-    let tasks = (0..32).map(async |task| {
-        for at in 0..625 {
+    let tasks = (0..256).map(async |task| {
+        for at in 0..CHATS / 256 {
             let key = format!("chat{task}-{at}");
             let turn = take(&a, &key).await;
             // Some have a waiter, some end by it.
-            let waiting = if at % 5 == 0 { Some(enter(&b, &key).await) } else { None };
+            let waiting = if at % 20 == 0 { Some(enter(&b, &key).await) } else { None };
             turn.release();
             drop(waiting);
         }
