@@ -224,6 +224,11 @@ impl Client {
     }
 
     #[cfg(feature = "mutations")]
+    pub(crate) fn without(self, rule: crate::Rule) -> Self {
+        self.with_altered(Altered { without: Some(rule), clock_ahead: false })
+    }
+
+    #[cfg(feature = "mutations")]
     pub(crate) fn with_altered(mut self, altered: Altered) -> Self {
         self.altered = altered;
         self

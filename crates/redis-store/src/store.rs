@@ -83,6 +83,16 @@ impl RedisStore {
         Self { client: Arc::new(client), keys }
     }
 
+    /// For the tests of this project: a store that does not keep a rule, over a connection of its own.
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with).
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub async fn open_without(rule: crate::Rule, url: &str, config: RedisConfig) -> Result<Self, StoreError> {
+        Ok(Self::over(Client::open(url, config).await?.without(rule)))
+    }
+
     /// The journals on the same server, for inbox and outbox, in a scope of their own: the empty text. Closing them waits
     /// for their writes and refuses later ones; the connection stays open for the store.
     pub fn durability(&self) -> Arc<dyn DurableKv> {

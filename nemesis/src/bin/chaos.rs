@@ -135,7 +135,8 @@ fn run(args: &Args, leg: &Leg, seed: u64, faults_for: Duration) -> Result<(), Fa
         faults_for,
         only: args.only.clone(),
         rests: (Duration::from_millis(1500), Duration::from_millis(2500)),
-        quiet_for: Duration::from_secs(3),
+        // Until nothing is left of the faults, and then as long as it takes to see what turns cost without them.
+        quiet_for: Duration::from_millis(args.lease) * 2 + Duration::from_secs(2),
     };
     let progress = world.run(&plan, |world, progress| println!("  {}", world.shown(progress)));
     let outcome = progress.and_then(|progress| {

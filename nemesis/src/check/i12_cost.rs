@@ -42,7 +42,9 @@ fn calls(run: &Run<'_>, first: &Usage, last: &Usage) -> Option<Violation> {
     let mut requests = 0_usize;
     let mut waiting = 0;
     for call in &run.calls {
-        requests += usize::from(call.ok.is_some_and(|(at, _)| within(at.t)));
+        // Who gave up meanwhile asked as well.
+        let asked_until = call.ok.map(|(at, _)| at).or(call.end().map(|(at, _)| at)).map_or(to, |at| at.t);
+        requests += usize::from(call.call.t <= to && asked_until >= from);
         requests += usize::from(call.end().is_some_and(|(at, _)| within(at.t)));
         if let Some((ok, _)) = call.ok {
             let until = call.granted.map(|grant| grant.at).or(call.end().map(|(at, _)| at));

@@ -74,6 +74,23 @@ pub enum Invariant {
 }
 
 impl Invariant {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::I1Exclusion,
+        Self::I2Validity,
+        Self::I3Order,
+        Self::I4Endings,
+        Self::I5Takeover,
+        Self::I6Fences,
+        Self::I7Resurrection,
+        Self::I8Ghosts,
+        Self::I9Liveness,
+        Self::I10Previous,
+        Self::I11Transport,
+        Self::I12Cost,
+        Self::I13Told,
+    ];
+
     /// What it says, in one sentence.
     pub fn says(self) -> &'static str {
         match self {

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::coordinator::{Coordinator as _, Ticket, Turn};
-use botmesh_core::error::LeaseLost;
-use botmesh_core::id::SessionId;
+use botmesh_core::error::{Cas, LeaseLost};
+use botmesh_core::id::{ConversationKey, SessionId};
+use botmesh_core::store::Store as _;
 use botmesh_core::time::{Clock as _, SystemClock};
-use botmesh_redis_store::{RedisConfig, RedisCoordinator};
+use botmesh_redis_store::{RedisConfig, RedisCoordinator, RedisStore};
 use botmesh_test_servers::Proxy;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ pub(super) struct Actor {
     pub(super) name: &'static str,
     pub(super) proxy: Proxy,
     pub(super) coordinator: RedisCoordinator,
+    pub(super) url: String,
     resource: Arc<Resource>,
     history: Recorder,
     clock: SystemClock,
@@ -57,6 +59,7 @@ impl Actor {
             name,
             proxy,
             coordinator,
+            url,
             resource: Arc::clone(&stage.resource),
             history: Recorder::create(&stage.folder, name)?,
             clock: SystemClock::new(),
@@ -173,6 +176,39 @@ impl Actor {
                 () = self.clock.sleep(WRITES) => {}
             }
         }
+    }
+
+    /// Does nothing until it is enough or the turn is lost, and gives the turn back.
+    pub(super) async fn listen(&self, held: Held, enough: &CancellationToken) {
+        tokio::select! {
+            biased;
+            lost = held.turn.lost() => self.lost(&held, lost),
+            () = enough.cancelled() => self.release(held),
+        }
+    }
+
+    /// Checks, and is about to write.
+    pub(super) fn begin_write(&self, held: &Held) -> Result<(), Failure> {
+        let checked_t = now();
+        held.turn.check()?;
+        let (chat, sid) = (held.chat.to_owned(), held.turn.session().to_string());
+        let n = held.turn.fence().0;
+        self.history.record(Event::WriteCall { chat, n, sid, checked_t, valid_for_ms: None });
+        Ok(())
+    }
+
+    /// The write arrives at the store, as the next checkpoint of the chat.
+    pub(super) async fn end_write(&self, held: &Held, store: &RedisStore) -> Result<(), Failure> {
+        let key = ConversationKey::private(held.chat);
+        let checkpoint = serde_json::from_value(serde_json::json!({
+            "flow": "nemesis", "version": 1, "fingerprint": "", "step": "", "phase": "waiting", "state": null,
+        }))?;
+        let last = store.checkpoint(&key).await?.map(|last| last.revision);
+        let written = store.set_checkpoint(&held.turn, &key, last, &checkpoint).await?;
+        let (chat, sid) = (held.chat.to_owned(), held.turn.session().to_string());
+        let (n, accepted) = (held.turn.fence().0, matches!(written, Cas::Applied(_)));
+        self.resource.record(Event::Write { chat, n, sid, accepted });
+        Ok(())
     }
 
     /// Writes, if the turn is still there.

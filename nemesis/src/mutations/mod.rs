@@ -2,6 +2,7 @@
 //! goes wrong, and nothing where the rule is kept.
 
 mod actor;
+mod leader;
 mod scenarios;
 mod stage;
 
@@ -65,6 +66,20 @@ mutations! {
         "who gave up its place before its turn passes for the previous holder";
     "clock", ClockClamp, I2Validity, clock_jump,
         "the server's clock is set forward, and every lease is over at once";
+    "fenced", FencedWrites, I1Exclusion, late_write,
+        "the store takes what a replica wrote that stood still in a turn that others have had since";
+    "dropped", DroppedTickets, I4Endings, given_up,
+        "who gives up its place leaves its ticket in the queue";
+    "sessions", NewSessions, I7Resurrection, next_session,
+        "a replica that lost its turns goes on under the session that had them";
+    "leader", ToldLosses, I11Transport, leader,
+        "a leader that is cut off keeps its connection, and the next one connects";
+    "asks", RarePolls, I12Cost, long_wait,
+        "who waits asks again and again";
+    "idle", IdleQueues, I12Cost, idle_chats,
+        "the server remembers every chat that there ever was";
+    "told", ToldLosses, I13Told, loss,
+        "a replica that lost its turn is not told";
 }
 
 impl Mutation {

@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Failure;
 use super::actor::{Actor, PREFIX};
-use super::stage::{LEASE, Stage};
+use super::leader::Leader;
+use super::stage::{IDLE, LEASE, Stage};
 use crate::history::Fault;
 
 const MOMENT: Duration = Duration::from_millis(100);
@@ -237,6 +238,130 @@ pub(super) async fn clock_jump(stage: &Stage) -> Result<(), Failure> {
             enough.cancel();
         }
     );
+    done?;
+    a.close().await;
+    b.close().await;
+    Ok(())
+}
+
+pub(super) async fn late_write(stage: &Stage) -> Result<(), Failure> {
+    let (a, b) = two(stage).await?;
+    let (a_store, b_store) = (stage.store(&a.url).await?, stage.store(&b.url).await?);
+    let late = take(&a, "x").await?;
+    a.begin_write(&late)?;
+    a.end_write(&late, &a_store).await?;
+    a.begin_write(&late)?;
+    // Nothing of it passes, and it does nothing.
+    stage.fault(Fault::Stop, Some(a.name));
+    a.proxy.set(Direction::ToServer, Flow::Hold);
+    a.proxy.set(Direction::ToClient, Flow::Hold);
+    let held = take(&b, "x").await?;
+    b.begin_write(&held)?;
+    b.end_write(&held, &b_store).await?;
+    b.release(held);
+    a.proxy.heal();
+    stage.fault(Fault::Cont, Some(a.name));
+    a.end_write(&late, &a_store).await?;
+    a.release(late);
+    a.close().await;
+    b.close().await;
+    Ok(())
+}
+
+pub(super) async fn given_up(stage: &Stage) -> Result<(), Failure> {
+    let (a, b) = two(stage).await?;
+    let held = take(&a, "x").await?;
+    let waiting = b.enter("x").await?;
+    b.cancel(waiting);
+    a.release(held);
+    stage.sleep(MOMENT * 3).await;
+    stage.queues()?;
+    a.close().await;
+    b.close().await;
+    Ok(())
+}
+
+pub(super) async fn next_session(stage: &Stage) -> Result<(), Failure> {
+    let a = Actor::start(stage, "a").await?;
+    let held = take(&a, "x").await?;
+    stage.fault(Fault::Flushall, None);
+    stage.redis.command(&["FLUSHALL"])?;
+    a.hold(held, &CancellationToken::new()).await;
+    let held = take(&a, "x").await?;
+    a.release(held);
+    a.close().await;
+    Ok(())
+}
+
+pub(super) async fn leader(stage: &Stage) -> Result<(), Failure> {
+    let (a, b) = two(stage).await?;
+    let (first, second) = (Leader::new(stage, &a).await?, Leader::new(stage, &b).await?);
+    let ends = async {
+        first.connected().await;
+        let runs = second.bot.run();
+        let ends = async {
+            stage.sleep(MOMENT).await;
+            cut(stage, &a);
+            second.connected().await;
+            stage.sleep(MOMENT * 3).await;
+            heal(stage, &a);
+            first.bot.stop();
+            second.bot.stop();
+        };
+        tokio::join!(runs, ends).0
+    };
+    let (first_ended, second_ended) = tokio::join!(first.bot.run(), ends);
+    first_ended?;
+    second_ended?;
+    a.close().await;
+    b.close().await;
+    Ok(())
+}
+
+pub(super) async fn long_wait(stage: &Stage) -> Result<(), Failure> {
+    let (a, b) = two(stage).await?;
+    let held = take(&a, "x").await?;
+    stage.usage()?;
+    let enough = CancellationToken::new();
+    let ((), held, ()) = tokio::join!(a.hold(held, &enough), take(&b, "x"), async {
+        stage.sleep(LEASE).await;
+        enough.cancel();
+    });
+    b.release(held?);
+    stage.usage()?;
+    a.close().await;
+    b.close().await;
+    Ok(())
+}
+
+pub(super) async fn idle_chats(stage: &Stage) -> Result<(), Failure> {
+    const CHATS: &str = "abcdefghijklmnopqrstuvwxyz";
+    let a = Actor::start(stage, "a").await?;
+    stage.usage()?;
+    for place in 0..CHATS.len() {
+        let held = take(&a, &CHATS[place..=place]).await?;
+        a.release(held);
+    }
+    // The server looks ten times a second for what is over.
+    stage.sleep(IDLE + LEASE + MOMENT * 15).await;
+    stage.usage()?;
+    a.close().await;
+    Ok(())
+}
+
+pub(super) async fn loss(stage: &Stage) -> Result<(), Failure> {
+    let (a, b) = two(stage).await?;
+    let held = take(&a, "x").await?;
+    let enough = CancellationToken::new();
+    let ((), done) = tokio::join!(a.listen(held, &enough), async {
+        cut(stage, &a);
+        let held = take(&b, "x").await?;
+        stage.sleep(LEASE).await;
+        b.release(held);
+        enough.cancel();
+        heal(stage, &a);
+        Ok::<_, Failure>(())
+    });
     done?;
     a.close().await;
     b.close().await;

@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use botmesh_core::time::{Clock as _, SystemClock};
-use botmesh_redis_store::{RedisCoordinatorConfig, Rule};
+use botmesh_redis_store::{RedisConfig, RedisCoordinatorConfig, RedisStore, Rule};
 use botmesh_test_servers::{Options, Redis};
 
 use super::Failure;
+use super::actor::PREFIX;
 use crate::history::{Config, Event, Fault, Metronome, Recorder};
+use crate::world::servers;
 
 pub(super) const LEASE: Duration = Duration::from_secs(2);
+/// For how long a queue without tickets is remembered.
+pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Stage {
     pub(super) redis: Redis,
@@ -40,6 +44,11 @@ impl Resource {
         }
         self.history.record(Event::Write { chat: chat.into(), n, sid: sid.into(), accepted });
     }
+
+    /// What is seen at the other end of the replicas' calls.
+    pub(super) fn record(&self, event: Event) {
+        self.history.record(event);
+    }
 }
 
 impl Stage {
@@ -52,7 +61,7 @@ impl Stage {
         let config = Config {
             lease_ms: millis(LEASE),
             margin_ms: millis(margin),
-            idle_ttl_ms: 600_000,
+            idle_ttl_ms: millis(IDLE),
             turn_wait_ms: 60_000,
         };
         history.record(Event::Start { seed: 0, config });
@@ -70,8 +79,8 @@ impl Stage {
 
     /// What the replicas are told.
     pub(super) fn config(&self) -> RedisCoordinatorConfig {
-        let config =
-            RedisCoordinatorConfig::default().with_lease(LEASE).with_turn_wait(Duration::from_secs(60));
+        let config = RedisCoordinatorConfig::default().with_lease(LEASE).with_idle_ttl(IDLE);
+        let config = config.with_turn_wait(Duration::from_secs(60));
         // Some faults set it; it is right until then.
         let config = config.with_clock_ahead();
         match self.rule {
@@ -83,6 +92,29 @@ impl Stage {
     pub(super) fn fault(&self, what: Fault, target: Option<&str>) {
         let target = target.map(str::to_owned);
         self.history.record(Event::Nemesis { what, target, target_pid: None, detail: None, until_t: None });
+    }
+
+    /// The store of a replica at `url`.
+    pub(super) async fn store(&self, url: &str) -> Result<RedisStore, Failure> {
+        let config = RedisConfig::default().with_prefix(PREFIX);
+        Ok(match self.rule {
+            Some(rule) => RedisStore::open_without(rule, url, config).await?,
+            None => RedisStore::open_with(url, config).await?,
+        })
+    }
+
+    /// What the server did so far.
+    pub(super) fn usage(&self) -> Result<(), Failure> {
+        let (calls, keys) = servers::usage(&self.redis)?;
+        self.history.record(Event::Usage { calls, keys });
+        Ok(())
+    }
+
+    /// What is in the queues now that nobody wants anything.
+    pub(super) fn queues(&self) -> Result<(), Failure> {
+        let left = servers::tickets(&self.redis)?.len() as u64;
+        self.history.record(Event::Queues { left });
+        Ok(())
     }
 
     pub(super) async fn sleep(&self, duration: Duration) {

@@ -5,7 +5,7 @@ mod process;
 mod provider;
 mod real;
 mod schedule;
-mod servers;
+pub(crate) mod servers;
 mod verdict;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,8 @@ use botmesh_test_servers::{Cluster, Options, Persistence, Proxy, Redis, Result, 
 use clap::ValueEnum;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::history::Event;
+
 /// Which servers a run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServerKind {
@@ -86,21 +88,48 @@ impl Servers {
 
     /// The tickets in all queues: what each is for, and its session.
     pub(super) fn tickets(&self) -> Result<Vec<(String, String)>> {
-        let mut tickets = Vec::new();
-        for master in self.masters()? {
-            for key in master.command(&["KEYS", "*:queue:*"])?.items() {
-                let queue = key.text().unwrap_or_default();
-                let key = queue.split_once(":queue:").map_or("", |(_, key)| key);
-                // The previous holder has the number 0.
-                for ticket in master.command(&["ZRANGEBYSCORE", &queue, "1", "+inf"])?.items() {
-                    let ticket = ticket.text().unwrap_or_default();
-                    let session = ticket.rsplit_once(':').map_or("", |(session, _)| session);
-                    tickets.push((key.to_owned(), session.to_owned()));
-                }
-            }
-        }
-        Ok(tickets)
+        let tickets: Vec<_> = self.masters()?.into_iter().map(tickets).collect::<Result<_>>()?;
+        Ok(tickets.concat())
     }
+
+    /// What the masters did so far, together.
+    pub(super) fn usage(&self) -> Result<Event> {
+        let (mut calls, mut keys) = (0, 0);
+        for master in self.masters()? {
+            let (more_calls, more_keys) = usage(master)?;
+            calls += more_calls;
+            keys += more_keys;
+        }
+        Ok(Event::Usage { calls, keys })
+    }
+}
+
+/// The tickets in the queues of a server: what each is for, and its session.
+pub(crate) fn tickets(server: &Redis) -> Result<Vec<(String, String)>> {
+    let mut tickets = Vec::new();
+    for key in server.command(&["KEYS", "*:queue:*"])?.items() {
+        let queue = key.text().unwrap_or_default();
+        let key = queue.split_once(":queue:").map_or("", |(_, key)| key);
+        // The previous holder has the number 0.
+        for ticket in server.command(&["ZRANGEBYSCORE", &queue, "1", "+inf"])?.items() {
+            let ticket = ticket.text().unwrap_or_default();
+            let session = ticket.rsplit_once(':').map_or("", |(session, _)| session);
+            tickets.push((key.to_owned(), session.to_owned()));
+        }
+    }
+    Ok(tickets)
+}
+
+/// The calls of scripts that a server answered so far, and its keys.
+pub(crate) fn usage(server: &Redis) -> Result<(u64, u64)> {
+    let stats = server.command(&["INFO", "commandstats"])?.text().unwrap_or_default();
+    let calls = stats.lines().filter_map(|line| {
+        let (command, numbers) = line.split_once(':')?;
+        let calls = numbers.strip_prefix("calls=")?.split(',').next()?;
+        matches!(command, "cmdstat_eval" | "cmdstat_evalsha").then(|| calls.parse::<u64>().ok())?
+    });
+    let keys = server.command(&["DBSIZE"])?;
+    Ok((calls.sum(), keys.int().and_then(|keys| u64::try_from(keys).ok()).unwrap_or_default()))
 }
 
 impl Pair {

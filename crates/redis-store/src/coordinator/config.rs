@@ -101,7 +101,7 @@ impl RedisCoordinatorConfig {
     }
 
     /// For the tests of this project: the server's clock goes ahead by so many seconds as the key `ahead` beside the state of
-    /// the turns says.
+    /// the turns says; with `=` before the number it stands still there.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     #[must_use]

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use self::failure::{Failure, closed, ended, overloaded, timeout, unavailable, unopened};
 use self::lane::{Job, Lane};
 use self::rules::keeps;
-use self::session::{Grant, Session, until_poll};
+use self::session::{Grant, Session};
 use self::shared::Shared;
 use self::wire::{Entry, Mode};
 use crate::client::Client;
@@ -196,7 +196,7 @@ impl RedisCoordinator {
             let (fence, place) = match self.ask(&claim, Mode::Wait, failure).await? {
                 Some(Standing::Granted { fence, previous }) => (fence, Place::Head(Grant { previous })),
                 Some(Standing::Waiting { fence, remaining, .. }) => {
-                    let ask_at = shared.clock.monotonic() + until_poll(remaining, shared.config.lease);
+                    let ask_at = shared.poll_at(remaining);
                     let Some(place) = session.wait(claim.seq, ask_at) else { continue };
                     lane.sooner.notify_one();
                     (fence, place.map_or_else(Place::Waiting, Place::Head))
@@ -580,7 +580,7 @@ impl TurnHandle for RedisTurn {
             }
             tokio::select! {
                 () = self.claim.left.cancelled() => {}
-                () = self.claim.session.ended.cancelled() => {}
+                () = self.claim.session.ended.cancelled(), if keeps!(self.claim.inner.shared.config, ToldLosses) => {}
             }
         }
     }

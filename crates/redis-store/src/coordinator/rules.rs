@@ -54,6 +54,18 @@ mod altered {
         LocalOrder,
         /// A ticket that hears nothing asks.
         Polls,
+        /// A ticket that hears nothing asks no more than three times per lease.
+        RarePolls,
+        /// A ticket that is dropped before its turn is given back.
+        DroppedTickets,
+        /// After a loss a replica goes on under another session.
+        NewSessions,
+        /// Who waits for the loss of its turn is woken by it.
+        ToldLosses,
+        /// A queue without tickets is forgotten.
+        IdleQueues,
+        /// The store takes no checkpoint of an earlier turn than the last one.
+        FencedWrites,
     }
 
     impl Rule {
@@ -72,7 +84,21 @@ mod altered {
                 Self::GrowingFences => ("last = math.max(last + 1, wall)", "last = last + 1"),
                 Self::Grace => ("if ARGV[4] ~= '' and ARGV[4] ~= epoch then", "if false then"),
                 Self::ClockClamp => ("tonumber(ARGV[1]) or math.huge", "math.huge"),
-                Self::SelfFencing | Self::LeaveUnknown | Self::LocalOrder | Self::Polls => return None,
+                Self::IdleQueues => {
+                    ("redis.call('PEXPIRE', KEYS[2], ARGV[4])", "redis.call('PERSIST', KEYS[2])")
+                }
+                Self::FencedWrites => (
+                    "if not (fence > row[2] or (fence == row[2] and session == row[3])) then",
+                    "if false then",
+                ),
+                Self::SelfFencing
+                | Self::LeaveUnknown
+                | Self::LocalOrder
+                | Self::Polls
+                | Self::RarePolls
+                | Self::DroppedTickets
+                | Self::NewSessions
+                | Self::ToldLosses => return None,
             })
         }
     }
@@ -81,7 +107,7 @@ mod altered {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub(crate) struct Altered {
         pub(crate) without: Option<Rule>,
-        /// The server's clock goes ahead by so many seconds as a key of its own says.
+        /// The server's clock goes ahead by so many seconds as a key of its own says, or stands still.
         pub(crate) clock_ahead: bool,
     }
 
@@ -106,9 +132,10 @@ mod altered {
                 }
                 if self.clock_ahead {
                     let time = "local time = redis.call('TIME')\n";
-                    let ahead = "time[1] = string.format('%.0f', time[1] + \
-                        (redis.call('GET', string.sub(KEYS[1], 1, -6) .. 'ahead') or 0))\n";
-                    text = text.replace(time, &format!("{time}{ahead}"));
+                    let set = "local set = redis.call('GET', string.sub(KEYS[1], 1, -6) .. 'ahead') or '0'\n\
+                        if string.sub(set, 1, 1) == '=' then time = {string.sub(set, 2), '0'}\n\
+                        else time[1] = string.format('%.0f', time[1] + set) end\n";
+                    text = text.replace(time, &format!("{time}{set}"));
                 }
                 // One for each script of each kind.
                 if text == script.text { script.text } else { String::leak(text) }
@@ -131,6 +158,8 @@ mod altered {
                 Rule::GrowingFences,
                 Rule::Grace,
                 Rule::ClockClamp,
+                Rule::IdleQueues,
+                Rule::FencedWrites,
             ];
             for rule in rules {
                 let altered = Altered { without: Some(rule), clock_ahead: false };

@@ -20,7 +20,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::bucket::wake;
 use super::lane::{Job, Lane};
 use super::rules::keeps;
-use super::session::{Grant, Session, until_poll};
+use super::session::{Grant, Session};
 use super::shared::Shared;
 use super::start::hear;
 use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, next_delay};
@@ -157,7 +157,7 @@ async fn ask(shared: &Arc<Shared>, session: &Arc<Session>, key: &Arc<str>, seq: 
         Ok(answer) => shared.polled(session, seq, answer),
         // Soon again: what it asks for may have happened while nothing was heard.
         Err(_) => {
-            session.ask_at(seq, shared.clock.monotonic() + until_poll(Some(LAST_DELAY), shared.config.lease));
+            session.ask_at(seq, shared.poll_at(Some(LAST_DELAY)));
             false
         }
     };
@@ -197,6 +197,9 @@ async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
 /// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
 async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
     let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
+    if leaving == Leaving::Unused && !keeps!(shared.config, DroppedTickets) {
+        return;
+    }
     loop {
         let answer = shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await;
         shared.called(&session, &answer);

@@ -234,8 +234,10 @@ impl Shared {
                 "the session of this replica is lost with all its turns; it goes on under a new one"
             );
         }
-        // When the thread has ended nobody is left who tells it.
-        drop(self.ends.send(Arc::clone(session)));
+        if keeps!(self.config, NewSessions) {
+            // When the thread has ended nobody is left who tells it.
+            drop(self.ends.send(Arc::clone(session)));
+        }
     }
 
     /// A call of a session was answered, or not. When all have failed for a lease it ends, though its heartbeats pass: others wait
@@ -291,7 +293,8 @@ impl Shared {
         lane: &Arc<Lane>,
     ) -> Result<Option<Arc<Session>>, StoreError> {
         let known = self.session(lane).map(|last| Arc::clone(&last.epoch));
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        let another = u64::from(keeps!(self.config, NewSessions));
+        let generation = self.generations.fetch_add(another, Ordering::Relaxed);
         let incarnation = self.incarnations().pop().unwrap_or_default();
         let id = SessionId::from(format!("{incarnation}.{generation}"));
         let sent = self.clock.monotonic();
@@ -310,6 +313,16 @@ impl Shared {
         *self.slot(lane) = Some(Arc::clone(&session));
         lane.opened.notify_waiters();
         Ok(Some(session))
+    }
+
+    /// When a ticket asks whose holder has so much of its lease left.
+    pub(super) fn poll_at(&self, remaining: Option<Duration>) -> Duration {
+        let after = if keeps!(self.config, RarePolls) {
+            until_poll(remaining, self.config.lease)
+        } else {
+            Duration::from_millis(5)
+        };
+        self.clock.monotonic() + after
     }
 
     /// What the server pushed. Nothing of another epoch or of an earlier session is of interest: its tickets are gone.
@@ -344,7 +357,7 @@ impl Shared {
             // A failover lost that somebody before left, who will be asked for it.
             Standing::Waiting { .. } if session.holds(seq) => return false,
             Standing::Waiting { remaining, .. } => {
-                session.ask_at(seq, self.clock.monotonic() + until_poll(remaining, self.config.lease));
+                session.ask_at(seq, self.poll_at(remaining));
             }
             Standing::Dead => self.lose(session, LeaseLostReason::Expired),
             // A failover lost what had been acknowledged.
