@@ -1,5 +1,6 @@
 //! Replicas that take turns, and die or stand still under them.
 
+use botmesh_core::entropy::{SeededEntropy, random_fraction};
 use botmesh_nemesis::history::{Event, Record, now};
 use botmesh_nemesis::world::{Options, World};
 
@@ -95,14 +96,17 @@ fn died_waiting(records: &[Record]) -> bool {
     own.is_some_and(|record| matches!(record.event, Event::EnterOk { .. }))
 }
 
-/// 100 times; as many as `BOTMESH_NEMESIS_CYCLES` says.
+/// 100 times, at random; as many as `BOTMESH_NEMESIS_CYCLES` says, of the seed that `BOTMESH_NEMESIS_SEED` says.
 #[test]
-fn no_chat_is_blocked_by_replicas_that_are_killed_and_stopped_again_and_again() {
+fn b07_no_chat_is_blocked_by_replicas_that_are_killed_and_stopped_again_and_again() {
+    let seed = times("BOTMESH_NEMESIS_SEED", (now() % 1_000_000) as usize);
+    println!("BOTMESH_NEMESIS_SEED={seed}");
+    let dice = SeededEntropy::new(seed as u64);
     let world = world(Options { chats: 4, args: vec!["--lanes=4".into()], ..options("cycles") });
-    for cycle in 0..times("BOTMESH_NEMESIS_CYCLES", 100) {
-        let number = cycle % 3;
+    for _ in 0..times("BOTMESH_NEMESIS_CYCLES", 100) {
+        let number = (random_fraction(&dice) * 3.0) as usize;
         until(&world, "the first turn of a process", |world| has_begun(world, number));
-        if cycle % 4 == 3 {
+        if random_fraction(&dice) < 0.25 {
             world.stop(number).unwrap();
             let writes = world.provider.writes().0;
             until(&world, "turns of the others", |world| world.provider.writes().0 > writes + 20);
