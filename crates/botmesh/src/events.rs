@@ -69,6 +69,14 @@ pub enum BotEvent {
     },
     /// The channel told something that is no event of a chat. It is not journaled, and may be told by each replica.
     Notice(Notice),
+    /// A chat or a user goes on under another id: a group became a supergroup, somebody changed their number. What is kept of it
+    /// stays under the first id. Told by the replica that recorded it.
+    Moved {
+        /// The first id, by which the bot goes on calling it.
+        chat: ChatId,
+        /// The new id, to which its messages go.
+        address: ChatId,
+    },
     /// The channel is connected again.
     ChannelAvailable {
         /// How many tries failed.
@@ -275,6 +283,7 @@ impl BotEvent {
             Self::Notice(Notice::Watched(_)) => "provider:watched",
             Self::Notice(Notice::Account { .. }) => "provider:account",
             Self::Notice(_) => "provider:error",
+            Self::Moved { .. } => "chat:moved",
             Self::Recovered { .. } => "recovered",
             Self::Resolved { .. } => "durability:resolved",
             Self::InstanceLeaseLost { .. } => "durability:lease-lost",
@@ -325,6 +334,7 @@ impl fmt::Display for BotEvent {
             }
             Self::InstanceLeaseLost { reason } => write!(f, " {reason:?}"),
             Self::Error { context, error } => write!(f, " {context}: {error}"),
+            Self::Moved { chat, address } => write!(f, " {chat}: now {address}"),
             Self::Dead { kind, id, error } => write!(f, " {kind:?} {id}: {error}"),
             Self::JournalUnavailable { error } | Self::ChannelUnavailable { error } => write!(f, " {error}"),
             Self::JournalAvailable { failures, after } | Self::ChannelAvailable { failures, after } => {

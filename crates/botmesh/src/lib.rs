@@ -9,6 +9,7 @@ mod flow;
 mod handover;
 mod health;
 mod heartbeat;
+mod identities;
 mod intake;
 mod lanes;
 mod leadership;

@@ -17,6 +17,7 @@ use crate::core::time::Timestamp;
 use crate::egress::{Backlog, Broadcasts, Echoes, Pace, Slot, Unrecorded};
 use crate::events::{BotEvent, DeadKind, EventBus};
 use crate::health::Health;
+use crate::identities::Identities;
 use crate::lanes::Lanes;
 use crate::leadership::{ChannelLead, Replicas};
 use crate::metrics::Metrics;
@@ -66,6 +67,8 @@ pub(crate) struct World {
     pub(crate) echoes: Echoes,
     /// Who changes the state of a user: messages of several chats may run at the same time.
     pub(crate) users: Lanes<ParticipantId>,
+    /// Who got another id.
+    pub(crate) identities: Identities,
 }
 
 /// The journals and how to use them.
@@ -119,6 +122,7 @@ impl World {
             broadcasts: Broadcasts::default(),
             echoes: Echoes::default(),
             users: Lanes::default(),
+            identities: Identities::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 pub struct Inbound {
     /// The channel's id of the event; a redelivery carries the same one.
     pub event: EventId,
-    /// The chat, under its canonical id.
+    /// The chat, under its canonical id: the first one that it was known by.
     pub chat: ChatId,
     /// Who wrote. `None` where the channel does not say, as in channel posts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,8 +32,21 @@ pub struct Inbound {
     /// What else the channel says of it, in the channel's own form: the advertisement it came by, the answers of a form.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub extra: serde_json::Value,
+    /// The ids that it came with, where the chat or the sender had others before. The bot sets it; channels leave it empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What it is.
     pub body: InboundBody,
+}
+
+/// The ids that an event came with from a chat or a sender who [moved](crate::notice::Moved).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// What the channel called the chat.
+    pub chat: ChatId,
+    /// What it called the sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<ParticipantId>,
 }
 
 /// Somebody who writes.
@@ -176,8 +189,14 @@ impl Inbound {
     pub fn private(event: impl Into<EventId>, chat: impl Into<ChatId>, body: InboundBody) -> Self {
         let chat = chat.into();
         let sender = Some(Participant::new(chat.as_str()));
-        let (written_at, message, reply_to, extra) = Default::default();
-        Self { event: event.into(), chat, sender, group: false, written_at, message, reply_to, extra, body }
+        let (written_at, message, reply_to, extra, origin) = Default::default();
+        let event = event.into();
+        Self { event, chat, sender, group: false, written_at, message, reply_to, extra, origin, body }
+    }
+
+    /// What the channel called the chat when the event came: where it is, as opposed to whose it is.
+    pub fn address(&self) -> &ChatId {
+        self.origin.as_ref().map_or(&self.chat, |origin| &origin.chat)
     }
 
     /// The channel's id of the message.
@@ -193,7 +212,7 @@ impl Inbound {
     }
 
     /// The id of the event's inbox record. Channels number messages per chat or per participant, and may give a message
-    /// and an interaction the same id, so all of them are part of it.
+    /// and an interaction the same id, so all of them are part of it, under the ids that the event came with.
     pub fn record_id(&self) -> RecordId {
         let kind = match self.body {
             InboundBody::Interaction { .. } => "i",
@@ -203,9 +222,11 @@ impl Inbound {
         };
         let mut id = String::with_capacity(48);
         id.push_str(kind);
-        push_escaped(&mut id, self.chat.as_str());
+        push_escaped(&mut id, self.address().as_str());
         if self.group {
-            push_escaped(&mut id, self.sender.as_ref().map_or("", |sender| sender.id.as_str()));
+            let sender = self.sender.as_ref().map(|sender| &sender.id);
+            let sender = self.origin.as_ref().map_or(sender, |origin| origin.sender.as_ref());
+            push_escaped(&mut id, sender.map_or("", ParticipantId::as_str));
         }
         push_escaped(&mut id, self.event.as_str());
         RecordId::from(id)

@@ -43,6 +43,18 @@ pub enum Notice {
     },
 }
 
+/// A chat or a user goes on under another id: a group became a supergroup, somebody changed their number. Told with
+/// [`InboundSink::moved`](crate::provider::InboundSink::moved), not as a notice: it must not be lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The id until now.
+    pub from: ChatId,
+    /// The id from now on.
+    pub to: ChatId,
+    /// When the channel says that it was. Of two moves of the same chat, the later one says where it is.
+    pub at: Option<Timestamp>,
+}
+
 /// How far messages of this bot came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receipt {

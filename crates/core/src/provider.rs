@@ -17,7 +17,7 @@ use crate::id::{ChatId, EventId, MessageId, RecordId, SendKey};
 use crate::inbound::Inbound;
 use crate::markup::Markup;
 use crate::media::{MediaRef, StoredMediaRef};
-use crate::notice::Notice;
+use crate::notice::{Moved, Notice};
 
 /// A channel's connection: it delivers inbound events to a sink and sends content.
 ///
@@ -41,6 +41,14 @@ pub trait Provider: Send + Sync + 'static {
     fn chat_rate(&self, chat: &ChatId) -> Option<Rate> {
         let _ = chat;
         self.capabilities().chat_rate
+    }
+
+    /// Whether the chat or user of this id may get another id, or may have had another one before, as
+    /// [`InboundSink::moved`] tells. Only for such ids does the bot ask its store who they are: a channel whose ids stay keeps
+    /// the default, `false`. The answer for an id must never change.
+    fn may_move(&self, id: &str) -> bool {
+        let _ = id;
+        false
     }
 
     /// The state of the connection, for health checks and leadership.
@@ -164,6 +172,21 @@ pub trait InboundSink: Send + Sync + 'static {
     /// A dropped call may or may not have taken effect; delivering the event again is always safe.
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
         let _ = (token, receipt);
+        Ok(())
+    }
+
+    /// Takes over that a chat or a user goes on under another id: what is kept of it stays where it is, under the first id,
+    /// events from the new one belong to it, and sends to it go to the new one. Call it before the events that tell of it, and
+    /// those of the new id that came with them, are admitted; in any order and as often as it is told. Both ids must be such
+    /// that [`Provider::may_move`] says so. By default it is ignored.
+    ///
+    /// # Errors
+    /// It is not recorded: do not confirm the events that tell of it, let the channel deliver them again.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have taken effect; telling it again is always safe.
+    async fn moved(&self, moved: Moved) -> Result<(), AdmitError> {
+        let _ = moved;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use botmesh_core::error::{ChannelError, MediaUnavailable};
 use botmesh_core::id::{ChatId, EventId, SendKey};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::media::{MediaRef, StoredMediaRef};
+use botmesh_core::notice::Moved;
 use botmesh_core::provider::{
     AdmitError, Admitted, Capabilities, ConnectionState, InboundSink, Provider, Resolution, SendReceipt,
     SendRequest,
@@ -83,6 +84,10 @@ impl Provider for CrashableProvider {
 
     fn username(&self) -> Option<String> {
         self.inner.username()
+    }
+
+    fn may_move(&self, id: &str) -> bool {
+        self.inner.may_move(id)
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {
@@ -165,6 +170,14 @@ impl InboundSink for CrashableSink {
             biased;
             () = self.process.wait() => Err(AdmitError::Stopping),
             confirmed = self.inner.confirm_sent(token, receipt) => confirmed,
+        }
+    }
+
+    async fn moved(&self, moved: Moved) -> Result<(), AdmitError> {
+        tokio::select! {
+            biased;
+            () = self.process.wait() => Err(AdmitError::Stopping),
+            noted = self.inner.moved(moved) => noted,
         }
     }
 }

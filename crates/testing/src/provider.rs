@@ -13,10 +13,12 @@ use botmesh_core::error::{ChannelError, ErrorClass, MediaUnavailable, Phase};
 use botmesh_core::id::{ChatId, MessageId, SendKey};
 use botmesh_core::inbound::Inbound;
 use botmesh_core::media::{MediaRef, StoredMediaRef};
+use botmesh_core::notice::Moved;
 use botmesh_core::provider::{
     AdmitError, Admitted, Capabilities, ConnectionState, InboundSink, Provider, Resolution, Resolve,
     SendReceipt, SendRequest,
 };
+use botmesh_core::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::media::Shelf;
@@ -63,6 +65,7 @@ struct Door {
 struct Shared {
     id: String,
     capabilities: Capabilities,
+    moves: AtomicBool,
     shelf: Shelf,
     state: Mutex<State>,
     changes: watch::Sender<u64>,
@@ -105,12 +108,37 @@ impl MockProvider {
         let shared = Shared {
             id: "mock".to_owned(),
             capabilities,
+            moves: AtomicBool::new(false),
             shelf: Shelf::default(),
             state: Mutex::default(),
             changes: watch::Sender::new(0),
             released: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared), door: Arc::new(Door::new(1)) }
+    }
+
+    /// The same channel, whose chats and users may get another id: [`Provider::may_move`] says so of all of them.
+    #[must_use]
+    pub fn with_moves(self) -> Self {
+        self.shared.moves.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Tells the bot that a chat or a user has another id since then, as the channel would. Waits until a bot runs.
+    ///
+    /// # Errors
+    /// The bot did not record it.
+    ///
+    /// # Panics
+    /// If no bot runs this provider within 30 s.
+    pub async fn moves(
+        &self,
+        from: impl Into<ChatId>,
+        to: impl Into<ChatId>,
+        at: Timestamp,
+    ) -> Result<(), AdmitError> {
+        let moved = Moved { from: from.into(), to: to.into(), at: Some(at) };
+        self.running_sink().await.moved(moved).await
     }
 
     /// The same channel, as the replica of this number is connected to it. What is delivered through this value reaches
@@ -445,6 +473,10 @@ impl Provider for MockProvider {
         self.shared.capabilities
     }
 
+    fn may_move(&self, _: &str) -> bool {
+        self.shared.moves.load(Ordering::Relaxed)
+    }
+
     fn connection(&self) -> watch::Receiver<ConnectionState> {
         self.door.connection.subscribe()
     }
@@ -484,7 +516,7 @@ impl Provider for MockProvider {
     }
 
     async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
-        self.shared.lock().typing.push(inbound.chat.clone());
+        self.shared.lock().typing.push(inbound.address().clone());
         Ok(())
     }
 

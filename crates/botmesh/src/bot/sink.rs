@@ -4,12 +4,12 @@ use async_trait::async_trait;
 
 use crate::core::id::{EventId, SendKey};
 use crate::core::inbound::{Inbound, InboundBody};
-use crate::core::notice::Notice;
+use crate::core::notice::{Moved, Notice};
 use crate::core::provider::{AdmitError, Admitted, InboundSink, SendReceipt};
 use crate::egress::Egress;
 use crate::events::BotEvent;
 use crate::flow::OWN_EVENTS;
-use crate::intake::Intake;
+use crate::intake::{Intake, is_possible};
 use crate::world::World;
 
 /// Where the channel hands over what it received: events to the intake, echoes to the egress.
@@ -39,6 +39,15 @@ impl InboundSink for Sink {
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
         self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         Ok(self.egress.confirm(token, &receipt).await?)
+    }
+
+    async fn moved(&self, moved: Moved) -> Result<(), AdmitError> {
+        self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
+        if let Some(id) = [&moved.from, &moved.to].into_iter().find(|id| !is_possible(id)) {
+            tracing::error!(%id, "a move from or to an impossible id is left out");
+            return Ok(());
+        }
+        Ok(self.world.note_moved(&moved).await?)
     }
 
     fn notice(&self, notice: Notice) {

@@ -167,7 +167,8 @@ impl Ctx {
         n.checked_sub(1).and_then(|n| self.args.get(n)).map_or("", String::as_str)
     }
 
-    /// The chat.
+    /// The chat: the first id that it was known by. Where the channel gave it another one since, that is the
+    /// [`address`](Inbound::address) of the event.
     pub fn chat(&self) -> &ChatId {
         &self.inner.inbound.chat
     }

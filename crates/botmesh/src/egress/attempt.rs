@@ -71,7 +71,16 @@ impl Egress {
     ) -> Result<Attempted, StoreError> {
         let mut call = Call { world: &self.world, started, answer: None, open: true };
         let record = &call.started.record;
-        let mut request = SendRequest::new(&record.chat, &record.content);
+        let address = match self.world.recipient(&record.chat).await {
+            Ok(recipient) => recipient.address,
+            Err(error) => {
+                let answer = call.answer.insert(Err(nobody_knows_where(error)));
+                let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
+                call.close();
+                return attempted;
+            }
+        };
+        let mut request = SendRequest::new(&address, &record.content);
         if self.world.provider.capabilities().resolve != Resolve::Never {
             request = request.with_token(&record.key);
         }
@@ -135,6 +144,12 @@ pub(super) async fn conclude(
 
 pub(super) fn ended_in_flight() -> ChannelError {
     ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the process ended while the channel was called")
+}
+
+/// A message must not go to somebody else.
+fn nobody_knows_where(error: StoreError) -> ChannelError {
+    let detail = "the store does not say which id the chat has now";
+    ChannelError::new(ErrorClass::Transient, Phase::NotWritten, detail).with_source(error)
 }
 
 fn no_echo() -> ChannelError {

@@ -85,6 +85,15 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Sent, SendError> {
+        let chat = &match self.world.recipient(chat).await {
+            Ok(recipient) => recipient.key,
+            Err(error) => {
+                if let Some(scope) = scope {
+                    scope.note_journal_failure();
+                }
+                return Err(error.into());
+            }
+        };
         // Then the hooks must not run again.
         let may_be_known = key.is_some() || scope.is_some_and(TurnScope::is_replay);
         let derived = if key.is_none() { scope.and_then(TurnScope::next_key) } else { None };
@@ -136,6 +145,7 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Enqueued, SendError> {
+        let chat = &self.world.recipient(chat).await?.key;
         let Some(open) = &self.world.journal else {
             let sent = self.send_directly(None, key, chat, content).await?;
             let (state, sent_at) = (OutboxState::Sent, Some(self.world.now()));
@@ -252,7 +262,8 @@ impl Egress {
         for content in contents {
             self.await_slot(chat).await?;
             self.may_call(scope).await?;
-            let sent = self.world.provider.send(SendRequest::new(chat, &content)).await;
+            let address = self.world.recipient(chat).await?.address;
+            let sent = self.world.provider.send(SendRequest::new(&address, &content)).await;
             let receipt = sent.inspect_err(|error| self.world.note_limit(chat, error))?;
             let message = Some(receipt.message);
             delivered.push((content, Sent { key: key.clone(), message, deduped: false }));

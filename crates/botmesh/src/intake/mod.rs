@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::error::{Cas, Effect, StoreError, StoreErrorKind};
-use crate::core::id::RecordId;
+use crate::core::id::{ChatId, RecordId};
 use crate::core::inbound::{Inbound, InboundBody};
 use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
 use crate::core::kv::Version;
@@ -91,9 +91,12 @@ impl Intake {
             () = self.recovered() => {}
         }
         let permit = self.room().await?;
+        let (inbound, lane) = self.world.identify(inbound).await?;
+        let slot = self.turns.reserve(inbound.conversation());
+        drop(lane);
         match &self.world.journal {
-            None => Ok(self.admit_to_memory(inbound, permit)),
-            Some(open) => self.admit_to_inbox(open, inbound, permit).await,
+            None => Ok(self.admit_to_memory(inbound, slot, permit)),
+            Some(open) => self.admit_to_inbox(open, inbound, slot, permit).await,
         }
     }
 
@@ -126,14 +129,18 @@ impl Intake {
         });
     }
 
-    fn admit_to_memory(&self, inbound: Inbound, permit: OwnedSemaphorePermit) -> (Admitted, Option<Placed>) {
+    fn admit_to_memory(
+        &self,
+        inbound: Inbound,
+        slot: Slot,
+        permit: OwnedSemaphorePermit,
+    ) -> (Admitted, Option<Placed>) {
         let record = inbound.record_id();
         let duplicate = !self.recent.insert(&record);
         if duplicate {
             self.world.metrics.inbound_duplicates.increment();
             return (Admitted { record, duplicate }, None);
         }
-        let slot = self.turns.reserve(inbound.conversation());
         let work = Work::new(Arc::new(inbound), self.world.now(), None);
         let placed = slot.fill(Work { _permit: Some(permit), ..work });
         (Admitted { record, duplicate }, placed)
@@ -143,10 +150,10 @@ impl Intake {
         &self,
         open: &OpenJournal,
         inbound: Inbound,
+        slot: Slot,
         permit: OwnedSemaphorePermit,
     ) -> Result<(Admitted, Option<Placed>), AdmitError> {
         let now = self.world.now();
-        let slot = self.turns.reserve(inbound.conversation());
         let inbound = Arc::new(inbound);
         let (journaled, media) = match open.config.inbox.media_refs {
             true => media::to_journal(&*self.world.provider, &inbound),
@@ -223,6 +230,11 @@ impl Intake {
             }
         }
     }
+}
+
+/// Whether an event may come from this chat.
+pub(crate) fn is_possible(chat: &ChatId) -> bool {
+    (1..=MAX_ID).contains(&chat.as_str().len()) && !is_task(chat)
 }
 
 fn check(inbound: &Inbound) -> Result<(), AdmitError> {

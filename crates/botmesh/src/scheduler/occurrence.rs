@@ -136,6 +136,7 @@ fn event_of(task: &str, id: Option<&str>, event: &str, body: InboundBody) -> Inb
         message: None,
         reply_to: None,
         extra: serde_json::Value::Null,
+        origin: None,
         body,
     }
 }

@@ -31,6 +31,7 @@ mod leases;
 mod left;
 mod long_texts;
 mod media;
+mod moved;
 mod notices;
 mod numbers;
 mod operating;

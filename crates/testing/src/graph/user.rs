@@ -61,6 +61,23 @@ impl GraphUser {
         self.deliver(self.body(message)).await
     }
 
+    /// Changes their number, and with it their id, of which the bot is told in the chat that they had. From now on they are
+    /// not reachable by the old ones. Returns the user as they are now. On WhatsApp alone.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says), and on another product.
+    pub async fn changes_number(&self, phone: &str) -> Self {
+        assert_eq!(self.product, Product::WhatsApp, "only users of WhatsApp have numbers");
+        let now = self.server.whatsapp_user(&self.name, phone);
+        let body =
+            format!("User {} changed from {} to {phone}", self.name, self.phone.as_deref().unwrap_or(""));
+        let system =
+            json!({ "body": body, "wa_id": phone, "user_id": now.id, "type": "user_changed_number" });
+        self.blocks();
+        self.deliver(self.body(json!({ "type": "system", "system": system }))).await;
+        now
+    }
+
     /// Is not reachable for the bot from now on.
     pub fn blocks(&self) {
         self.server.state().blocked.extend(self.names());

@@ -1,0 +1,250 @@
+//! Who is who: chats and users that got another id. What is kept of them stays under their first id, and only what is sent
+//! goes to the newest.
+//!
+//! Two links of an id are kept in the store, beside what they lead to and for as long: which id came before it, and where
+//! whoever had it first is now. Each is a value of its own that only a later move replaces, so that any order of moves, told by
+//! any replicas and as often as they like, leads to the same.
+
+mod known;
+mod links;
+#[cfg(test)]
+mod links_tests;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::core::error::{StoreError, StoreErrorKind};
+use crate::core::id::{ChatId, ParticipantId};
+use crate::core::inbound::{Inbound, Origin};
+use crate::core::notice::Moved;
+use crate::core::time::Timestamp;
+use crate::events::BotEvent;
+use crate::lanes::{Lane, Lanes};
+use crate::world::World;
+use known::{Entry, Known};
+use links::{Link, Links};
+
+/// The names of the links among the values of an id.
+const BEFORE: &str = "botmesh:before";
+const NOW: &str = "botmesh:now";
+
+/// The most ids that one chat is followed through.
+const MOST: usize = 64;
+
+/// For how long a replica goes by what it knows, and does not ask whether another one was told of a move.
+const GOOD_FOR: Duration = Duration::from_secs(10);
+
+/// How much later than it was left somebody writes from an id who is not the one who left it.
+const STRANGER_AFTER: Duration = Duration::from_secs(3600);
+
+/// Whom a message goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recipient {
+    /// The first id: what everything is kept under.
+    pub(crate) key: ChatId,
+    /// The newest id: where messages go.
+    pub(crate) address: ChatId,
+}
+
+/// What this process knows of it.
+#[derive(Default)]
+pub(crate) struct Identities {
+    known: std::sync::Mutex<Known>,
+    /// Who asks: events that come from one id keep their order meanwhile.
+    lanes: Lanes<ChatId>,
+    linking: Mutex<()>,
+}
+
+impl World {
+    /// Whom a message to `chat` goes to. What was the first id of a chat stays its name, also if the channel gave it to somebody
+    /// else since.
+    ///
+    /// # Errors
+    /// The store's failure: then nobody knows.
+    pub(crate) async fn recipient(&self, chat: &ChatId) -> Result<Recipient, StoreError> {
+        let Some(entry) = self.at_hand(chat) else {
+            return Ok(Box::pin(self.look_up(chat)).await?.recipient(chat));
+        };
+        Ok(entry.recipient(chat))
+    }
+
+    /// The event under the first ids of its chat and its sender. As long as the lane is held, no later event of the chat comes
+    /// so far.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub(crate) async fn identify(&self, inbound: Inbound) -> Result<(Inbound, Option<Lane<'_>>), StoreError> {
+        let moves = |id: &str| self.may_move(id);
+        let sender = inbound.sender.as_ref().filter(|sender| moves(sender.id.as_str()));
+        if sender.is_none() && !moves(inbound.chat.as_str()) {
+            return Ok((inbound, None));
+        }
+        Box::pin(async {
+            let lane = self.identities.lanes.enter(&inbound.chat).await;
+            Ok((self.under_first_ids(inbound).await?, Some(lane)))
+        })
+        .await
+    }
+
+    /// Records that a chat or a user has another id now.
+    ///
+    /// # Errors
+    /// The store's failure: it may be recorded in part, and is to be told again.
+    pub(crate) async fn note_moved(&self, moved: &Moved) -> Result<(), StoreError> {
+        let Moved { from, to, at } = moved;
+        if from == to {
+            return Ok(());
+        }
+        let _one = self.identities.linking.lock().await;
+        let at = at.unwrap_or_else(|| self.now());
+        let (key, now_of) = tokio::try_join!(self.first_id(from), self.first_id(to))?;
+        let mut is_new = false;
+        if now_of != key && *to != key {
+            is_new = self.link(to, BEFORE, Link { id: key.clone(), at }).await?;
+        }
+        if self.link(&key, NOW, Link { id: to.clone(), at }).await? || is_new {
+            self.known_ids().forget_all();
+            tracing::info!(%key, %from, %to, "a chat has another id");
+            self.events.emit(BotEvent::Moved { chat: key, address: to.clone() });
+        }
+        Ok(())
+    }
+
+    /// Whether it may be another one's. The name of a stranger says the same as the id that they have.
+    fn may_move(&self, id: &str) -> bool {
+        self.provider.may_move(id.split('~').next().unwrap_or(id))
+    }
+
+    /// What needs no look into the store.
+    fn at_hand(&self, id: &ChatId) -> Option<Entry> {
+        if !self.may_move(id.as_str()) {
+            return Some(Entry::default());
+        }
+        // A bot that is alone hears of every move.
+        let since = self.coordinated.then(|| self.monotonic().saturating_sub(GOOD_FOR));
+        self.known_ids().get(id, since)
+    }
+
+    fn known_ids(&self) -> MutexGuard<'_, Known> {
+        self.identities.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn look_up(&self, id: &ChatId) -> Result<Entry, StoreError> {
+        const CONTEXT: &str = "looking up who has an id";
+        let (epoch, looked) = (self.known_ids().epoch(), self.monotonic());
+        let found = self.read_entry(id).await.inspect_err(|error| self.trouble(CONTEXT, error))?;
+        self.events.over(CONTEXT);
+        self.known_ids().put(epoch, id, &found, looked);
+        Ok(found)
+    }
+
+    async fn entry(&self, id: &ChatId) -> Result<Entry, StoreError> {
+        match self.at_hand(id) {
+            Some(entry) => Ok(entry),
+            None => self.look_up(id).await,
+        }
+    }
+
+    /// The first id of who writes from `id` at this time.
+    async fn owner(&self, id: &ChatId, written: Option<Timestamp>) -> Result<ChatId, StoreError> {
+        let entry = self.entry(id).await?;
+        let owner = entry.owner.unwrap_or_else(|| id.clone());
+        let (Some(left), Some(written)) = (entry.left.filter(|_| owner == *id), written) else {
+            return Ok(owner);
+        };
+        if written.since(left) <= STRANGER_AFTER {
+            return Ok(owner);
+        }
+        // Whoever had the id first has another one: this is somebody who got it since, as with numbers.
+        let from = ChatId::from(format!("{id}~{}", left.as_millis()));
+        self.note_moved(&Moved { from, to: id.clone(), at: Some(written) }).await?;
+        Ok(self.entry(id).await?.owner.unwrap_or(owner))
+    }
+
+    async fn under_first_ids(&self, inbound: Inbound) -> Result<Inbound, StoreError> {
+        let is_private = inbound.sender.as_ref().is_some_and(|s| s.id.as_str() == inbound.chat.as_str());
+        let written = inbound.written_at.filter(|_| is_private);
+        let chat = self.owner(&inbound.chat, written).await?;
+        let sender = match &inbound.sender {
+            Some(_) if is_private => Some(chat.clone()),
+            Some(sender) => Some(self.owner(&ChatId::new(sender.id.as_str()), None).await?),
+            None => None,
+        };
+        Ok(renamed(inbound, chat, sender))
+    }
+
+    async fn read_entry(&self, id: &ChatId) -> Result<Entry, StoreError> {
+        let links = self.links_of(id).await?;
+        if links == Links::default() {
+            return Ok(Entry::default());
+        }
+        let left = links.now.as_ref().filter(|now| now.id != *id).map(|now| now.at);
+        let owner = self.first_id(id).await?;
+        let key = if links.now.is_some() { id.clone() } else { owner.clone() };
+        let mut address = Link { id: key.clone(), at: Timestamp::from_millis(i64::MIN) };
+        for _ in 0..MOST {
+            let later = self.links_of(&address.id).await?.now.filter(|later| later.at > address.at);
+            let Some(later) = later else { break };
+            address = later;
+        }
+        let recipient = Arc::new(Recipient { key, address: address.id });
+        Ok(Entry { owner: Some(owner), left, recipient: Some(recipient) })
+    }
+
+    /// The first id of whoever has this one now.
+    async fn first_id(&self, id: &ChatId) -> Result<ChatId, StoreError> {
+        let (mut first, mut until) = (id.clone(), None);
+        for _ in 0..MOST {
+            let links = self.links_of(&first).await?;
+            let Some(before) = links.owner_until(until) else { break };
+            (first, until) = (before.id.clone(), Some(before.at));
+        }
+        Ok(first)
+    }
+
+    async fn links_of(&self, id: &ChatId) -> Result<Links, StoreError> {
+        let (before, now) = tokio::try_join!(self.read_link(id, BEFORE), self.read_link(id, NOW))?;
+        Ok(Links { before, now })
+    }
+
+    async fn read_link(&self, id: &ChatId, name: &str) -> Result<Option<Link>, StoreError> {
+        let stored = self.store.user_value(&ParticipantId::new(id.as_str()), name).await?;
+        stored.map(serde_json::from_value).transpose().map_err(|error| {
+            StoreError::new(
+                StoreErrorKind::Corrupt,
+                "store",
+                "identity",
+                format!("`{name}` of {id}: {error}"),
+            )
+        })
+    }
+
+    /// Writes a link, unless a later one is there. `false` if nothing changed.
+    async fn link(&self, id: &ChatId, name: &str, link: Link) -> Result<bool, StoreError> {
+        if self.read_link(id, name).await?.is_some_and(|stored| !link.replaces(&stored)) {
+            return Ok(false);
+        }
+        let value = json!(link);
+        self.store.set_user_value(&ParticipantId::new(id.as_str()), name, Some(&value)).await?;
+        Ok(true)
+    }
+}
+
+/// The event with these ids, and with its own ones as its origin.
+fn renamed(mut inbound: Inbound, chat: ChatId, sender: Option<ChatId>) -> Inbound {
+    let same_sender =
+        sender.as_ref().map(ChatId::as_str) == inbound.sender.as_ref().map(|sender| sender.id.as_str());
+    if chat == inbound.chat && same_sender {
+        return inbound;
+    }
+    let own = inbound.sender.as_ref().map(|sender| sender.id.clone());
+    inbound.origin = Some(Origin { chat: std::mem::replace(&mut inbound.chat, chat), sender: own });
+    if let (Some(person), Some(key), false) = (&mut inbound.sender, sender, same_sender) {
+        let own = std::mem::replace(&mut person.id, ParticipantId::new(key.as_str()));
+        person.aliases.retain(|alias| *alias != person.id);
+        person.aliases.insert(0, own);
+    }
+    inbound
+}
