@@ -145,6 +145,7 @@ impl Webhook for Telegram {
             let problem = serde_json::Error::custom("it is no update: it has no `update_id`");
             return Err(WebhookError::Json(problem).into());
         }
+        self.tell_moved(sink, &update).await?;
         Ok(self.hand_over(sink, update, body).await?)
     }
 }

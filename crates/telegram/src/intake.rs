@@ -2,7 +2,7 @@
 
 use botmesh_core::id::EventId;
 use botmesh_core::inbound::{Inbound, InboundBody};
-use botmesh_core::notice::Notice;
+use botmesh_core::notice::{Moved, Notice};
 use botmesh_core::provider::{AdmitError, InboundSink};
 use serde_json::json;
 
@@ -23,6 +23,13 @@ impl Telegram {
             inbound.body = InboundBody::System { event: "automatic_forward".to_owned(), detail };
         }
         update
+    }
+
+    /// Tells that a group has another id, if the update says so. What comes from the new one may be handed over after that.
+    pub(crate) async fn tell_moved(&self, sink: &dyn InboundSink, update: &Update) -> Result<(), AdmitError> {
+        let Some((from, to)) = update.migrated else { return Ok(()) };
+        let at = update.content.as_ref().ok().and_then(|inbound| inbound.written_at);
+        sink.moved(Moved { from: from.to_string().into(), to: to.to_string().into(), at }).await
     }
 
     /// Hands an update over. It is in the bot's hands when this returns `Ok`, if only as a dead letter.

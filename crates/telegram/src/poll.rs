@@ -76,7 +76,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// The updates of one chat, or those that cannot be read.
+/// The updates of one chat, under the id that it has now, or those that cannot be read.
 struct Lane<'a> {
     chat: Option<ChatId>,
     updates: Vec<(Update, &'a RawValue)>,
@@ -139,12 +139,16 @@ impl Poller<'_> {
 
     /// Hands a page over, each chat in its order, and moves the offset up to what was not taken.
     async fn take(&mut self, sink: &dyn InboundSink, page: &[Box<RawValue>]) -> Result<(), AdmitError> {
+        let updates: Vec<_> =
+            page.iter().map(|raw| (self.telegram.read(raw.get().as_bytes()), raw)).collect();
+        for (update, _) in &updates {
+            self.telegram.tell_moved(sink, update).await?;
+        }
         let mut lanes: Vec<Lane<'_>> = Vec::new();
         let mut ids = BTreeSet::new();
-        for raw in page {
-            let update = self.telegram.read(raw.get().as_bytes());
+        for (update, raw) in updates {
             ids.extend(update.id);
-            let chat = update.content.as_ref().ok().map(|inbound| inbound.chat.clone());
+            let chat = update.content.as_ref().ok().map(|inbound| self.chat_now(&inbound.chat));
             match lanes.iter_mut().find(|lane| lane.chat == chat) {
                 Some(lane) => lane.updates.push((update, &**raw)),
                 None => lanes.push(Lane { chat, updates: vec![(update, &**raw)] }),
@@ -158,6 +162,11 @@ impl Poller<'_> {
         // Update ids may fall after a quiet week: only this page counts.
         self.offset = pending.first().copied().or(last.map(|last| last.saturating_add(1))).or(self.offset);
         outcomes.into_iter().collect()
+    }
+
+    /// The chat under the id that it has now: what came from both is one chat.
+    fn chat_now(&self, chat: &ChatId) -> ChatId {
+        self.telegram.id_now(chat.as_str()).map_or_else(|| chat.clone(), |now| now.to_string().into())
     }
 
     /// Confirms what was taken, so that it is not delivered again.

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +9,7 @@ use botmesh_core::id::ChatId;
 use botmesh_core::inbound::Inbound;
 use botmesh_core::markup::Markup;
 use botmesh_core::media::MediaRef;
+use botmesh_core::notice::Moved;
 use botmesh_core::provider::{
     Capabilities, ConnectionState, InboundSink, Provider, Rate, SendReceipt, SendRequest, TextLimit, TextUnit,
 };
@@ -52,7 +53,8 @@ const MIGRATIONS: usize = 10_000;
 ///
 /// **Chats** are called by the id that Telegram gives them, such as `5025045066` or `-1001557912345`. A topic of a group is a
 /// chat of its own (`-1001557912345:17`), and so is a customer's chat with a business account (`5025045066@bc_1`) and a query
-/// from a chat that the bot is no member of (`-1001557912345?gq1`), which takes one text as its answer.
+/// from a chat that the bot is no member of (`-1001557912345?gq1`), which takes one text as its answer. A group that becomes a
+/// supergroup gets another id; the bot goes on with it under the first one.
 ///
 /// **A lost answer** of the server cannot be looked up, and Telegram knows no keys against repeated sends: what becomes of
 /// such a send is the bot's policy ([`Resolve::Never`](botmesh_core::provider::Resolve::Never)).
@@ -87,6 +89,8 @@ pub(crate) struct State {
     username: OnceLock<String>,
     /// What groups are called since they became supergroups.
     moved: Mutex<HashMap<i64, i64>>,
+    /// Who is told of a group that a refused send shows to have moved.
+    sink: Mutex<Option<Weak<dyn InboundSink>>>,
     pub(crate) presses: Presses,
     /// Held while it polls.
     pub(crate) running: tokio::sync::Mutex<()>,
@@ -121,6 +125,7 @@ impl Telegram {
             connection: watch::Sender::new(ConnectionState::Closed),
             username: OnceLock::new(),
             moved: Mutex::default(),
+            sink: Mutex::default(),
             presses: Presses::default(),
             running: tokio::sync::Mutex::default(),
         };
@@ -289,14 +294,29 @@ impl Telegram {
         moved.insert(from, to);
     }
 
+    /// The id that a group has now.
+    pub(crate) fn id_now(&self, chat: &str) -> Option<i64> {
+        let chat: i64 = chat.parse().ok()?;
+        self.state.moved.lock().unwrap_or_else(PoisonError::into_inner).get(&chat).copied()
+    }
+
     /// The address, under the id that its group has now.
     fn current(&self, mut address: Address) -> Address {
-        let moved = self.state.moved.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = address.chat.parse().ok().and_then(|chat: i64| moved.get(&chat));
-        if let Some(now) = now {
+        if let Some(now) = self.id_now(&address.chat) {
             address.chat = now.to_string();
         }
         address
+    }
+
+    /// A send was refused because the group has moved. The bot hears of it also if it missed what both chats said.
+    async fn learn_migration(&self, from: i64, to: i64) {
+        self.note_migration(from, to);
+        let sink = self.state.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(sink) = sink.and_then(|sink| sink.upgrade()) else { return };
+        let moved = Moved { from: from.to_string().into(), to: to.to_string().into(), at: None };
+        if let Err(error) = sink.moved(moved).await {
+            tracing::warn!(%error, from, to, "that a group has another id is not recorded yet");
+        }
     }
 
     /// Makes the call, and again in the one way that mends what the server refused.
@@ -308,7 +328,7 @@ impl Telegram {
         let mended = match failure.remedy {
             Some(Remedy::MovedTo(to)) => {
                 if let Some(from) = call.params.get("chat_id").and_then(Value::as_i64) {
-                    self.note_migration(from, to);
+                    self.learn_migration(from, to).await;
                 }
                 Some(call.moved(to))
             }
@@ -380,6 +400,11 @@ impl Provider for Telegram {
         self.settings.rates.of(chat)
     }
 
+    /// Groups get another id when they become supergroups. Topics, users and everybody else keep theirs.
+    fn may_move(&self, id: &str) -> bool {
+        id.parse().is_ok_and(|id: i64| id < 0)
+    }
+
     fn connection(&self) -> watch::Receiver<ConnectionState> {
         match &self.settings.hook {
             Some(hook) => hook.door.connection(),
@@ -389,6 +414,7 @@ impl Provider for Telegram {
 
     async fn run(&self, sink: Arc<dyn InboundSink>, stop: CancellationToken) -> Result<(), ChannelError> {
         self.settings.rates.check()?;
+        *self.state.sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(&sink));
         match &self.settings.hook {
             Some(hook) => hook::run(self, hook, sink, stop).await,
             None => poll::run(self, &*sink, &stop).await,
@@ -401,7 +427,7 @@ impl Provider for Telegram {
     }
 
     async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
-        let mut params = self.current(Address::parse(&inbound.chat)?).params();
+        let mut params = self.current(Address::parse(inbound.address())?).params();
         params.insert("action".into(), "typing".into());
         self.ask::<Value>("sendChatAction", params).await?;
         Ok(())

@@ -2,6 +2,7 @@
 
 mod described;
 mod fuzz;
+mod moved;
 mod payloads;
 mod polling;
 mod random;

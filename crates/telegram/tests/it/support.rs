@@ -7,6 +7,7 @@ use botmesh_core::CancellationToken;
 use botmesh_core::error::{ChannelError, StoreError, StoreErrorKind};
 use botmesh_core::id::EventId;
 use botmesh_core::inbound::Inbound;
+use botmesh_core::notice::Moved;
 use botmesh_core::provider::{AdmitError, Admitted, InboundSink, Provider};
 use botmesh_telegram::Telegram;
 use botmesh_testing::FakeTelegram;
@@ -24,6 +25,9 @@ pub(crate) struct Recorder {
     taken: Mutex<Vec<Inbound>>,
     poison: Mutex<Vec<(String, String, String)>>,
     refusals: Mutex<HashMap<String, (Refuses, usize)>>,
+    /// Who moved, and how many events were taken before it was told.
+    moved: Mutex<Vec<(Moved, usize)>>,
+    refused_moves: Mutex<usize>,
     /// Is cancelled when the first event is taken.
     stops: Mutex<Option<CancellationToken>>,
     /// One permit for each event that may be journaled.
@@ -38,12 +42,23 @@ impl Recorder {
     /// Journals so many events, and then waits.
     pub(crate) fn with_gate(permits: usize) -> Arc<Self> {
         let gate = Semaphore::new(permits);
-        let (taken, poison, refusals, stops) = Default::default();
-        Arc::new(Self { taken, poison, refusals, stops, gate })
+        let (taken, poison, refusals, moved, refused_moves, stops) = Default::default();
+        Arc::new(Self { taken, poison, refusals, moved, refused_moves, stops, gate })
     }
 
     pub(crate) fn refuse(&self, event: &str, how: Refuses, times: usize) {
         self.refusals.lock().expect("no panic").insert(event.to_owned(), (how, times));
+    }
+
+    /// Records nothing of so many moves.
+    pub(crate) fn refuse_moves(&self, times: usize) {
+        *self.refused_moves.lock().expect("no panic") = times;
+    }
+
+    /// Who moved, from and to where, and how many events were taken before it was told.
+    pub(crate) fn moved(&self) -> Vec<(String, String, usize)> {
+        let moved = self.moved.lock().expect("no panic");
+        moved.iter().map(|(moved, taken)| (moved.from.to_string(), moved.to.to_string(), *taken)).collect()
     }
 
     /// Cancels `stop` as soon as an event is taken.
@@ -94,6 +109,17 @@ impl InboundSink for Recorder {
             taken.push(inbound);
         }
         Ok(Admitted { record, duplicate })
+    }
+
+    async fn moved(&self, moved: Moved) -> Result<(), AdmitError> {
+        let mut left = self.refused_moves.lock().expect("no panic");
+        if *left > 0 {
+            *left -= 1;
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "test", "moved", "away").into());
+        }
+        let taken = self.taken().len();
+        self.moved.lock().expect("no panic").push((moved, taken));
+        Ok(())
     }
 
     async fn poison(&self, event: EventId, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {
