@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use botmesh_core::id::{EventId, MessageId, SendKey};
 use botmesh_core::inbound::Inbound;
-use botmesh_core::notice::{Notice, Receipt, ReceiptOf, Stage};
+use botmesh_core::notice::{Moved, Notice, Receipt, ReceiptOf, Stage};
 use botmesh_core::provider::{AdmitError, InboundSink, SendReceipt};
 use botmesh_core::webhook::{WebhookError, parse};
 use botmesh_webhook::admit_all;
@@ -25,6 +25,7 @@ const TOGETHER: usize = 30;
 #[derive(Debug)]
 pub(crate) enum Event {
     Inbound(Box<Inbound>),
+    Moved(Moved),
     /// Meta has the message of this token.
     Sent {
         token: SendKey,
@@ -111,6 +112,7 @@ pub(crate) async fn deliver(
     for event in events {
         match event {
             Event::Inbound(inbound) => inbounds.push(*inbound),
+            Event::Moved(moved) => sink.moved(moved).await?,
             Event::Sent { token, message } if !receipts.is_confirmed(&message) => sent.push((token, message)),
             Event::Sent { .. } => {}
             Event::Notice(notice) => notices.push(notice),

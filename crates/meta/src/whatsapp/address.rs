@@ -34,6 +34,11 @@ pub(crate) fn recipient(chat: &ChatId) -> Result<Map<String, Value>, ChannelErro
     })
 }
 
+/// Whether it is an id of somebody, as Meta writes it: a user id, or a phone number in digits alone.
+pub(crate) fn is_person(id: &str) -> bool {
+    is_user_id(id) || !id.is_empty() && id.bytes().all(|c| c.is_ascii_digit())
+}
+
 /// `MX.5215550001111`, `US.ENT.11815799212886844830`: a country, and what must not be changed.
 fn is_user_id(chat: &str) -> bool {
     let Some((country, rest)) = chat.split_once('.') else { return false };

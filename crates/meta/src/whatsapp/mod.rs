@@ -53,7 +53,8 @@ const CHAT_RATE: Rate = Rate::new(45, Duration::from_secs(45 * 6));
 /// **Chats** have the user's id in the scope of the business (`US.1349…`) where Meta tells it, else their phone number. Both
 /// are among the sender's aliases, and a send to a phone number works too. A group's chat is `group:` and its id. When a user
 /// changes their number or their id, a [`System`](botmesh_core::inbound::InboundBody::System) event with `from` and `to` in its
-/// details comes in the chat that they had: `user_changed_number` or `user_changed_user_id`.
+/// details comes in the chat that they had: `user_changed_number` or `user_changed_user_id`. The bot goes on with them under the id
+/// that they had first.
 ///
 /// **Buttons**: up to three are reply buttons, four to ten are a list. The answers of a form (a WhatsApp Flow) are in the
 /// event's `extra`, as are the advertisement that a user came by, and orders.
@@ -165,6 +166,11 @@ impl Provider for WhatsApp {
         capabilities.resolve = Resolve::Echo { wait: self.shared.config.echo_wait };
         capabilities.redelivery = Some(REDELIVERY);
         capabilities
+    }
+
+    /// Users get another id with another number. Groups keep theirs.
+    fn may_move(&self, id: &str) -> bool {
+        address::is_person(id)
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {

@@ -4,7 +4,7 @@ mod content;
 
 use botmesh_core::id::{ChatId, ParticipantId};
 use botmesh_core::inbound::{Inbound, InboundBody, Participant};
-use botmesh_core::notice::{DeliveryFailure, Notice, Receipt, ReceiptOf, Stage};
+use botmesh_core::notice::{DeliveryFailure, Moved, Notice, Receipt, ReceiptOf, Stage};
 use botmesh_core::webhook::WebhookError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -72,7 +72,7 @@ fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
     let contacts: Vec<Value> =
         contacts.iter().filter_map(|raw| serde_json::from_str(raw.get()).ok()).collect();
     each_item(changed.messages, events, |message, events| {
-        events.push(Event::inbound(read_message(message, &contacts)?));
+        push(read_message(message, &contacts)?, events);
         Ok(())
     });
     each_item(changed.message_echoes, events, |message, events| {
@@ -87,9 +87,26 @@ fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
         Ok(())
     });
     each_item(changed.user_id_update, events, |update, events| {
-        events.push(Event::inbound(read_user_id_update(update)?));
+        push(read_user_id_update(update)?, events);
         Ok(())
     });
+}
+
+/// The event, and before it what it says of a user who has another id now.
+fn push(inbound: Inbound, events: &mut Vec<Event>) {
+    events.extend(moved(&inbound).map(Event::Moved));
+    events.push(Event::inbound(inbound));
+}
+
+fn moved(inbound: &Inbound) -> Option<Moved> {
+    const EVENTS: [&str; 3] = ["user_changed_number", "user_changed_user_id", "customer_changed_number"];
+    let InboundBody::System { event, detail } = &inbound.body else { return None };
+    let (from, to) = (text(detail, "from")?, text(detail, "to")?);
+    EVENTS.contains(&event.as_str()).then(|| Moved {
+        from: from.into(),
+        to: to.into(),
+        at: inbound.written_at,
+    })
 }
 
 /// Somebody by all the ids that the post has for them. The id of the business's own scope is the canonical one: a user may

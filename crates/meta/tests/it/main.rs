@@ -5,6 +5,7 @@ mod configured;
 mod edge;
 mod fuzz;
 mod media;
+mod moved;
 mod page;
 mod refusals;
 mod shaped;

@@ -170,6 +170,10 @@ fn sorted(told: Vec<Told>) -> Result<(Vec<Inbound>, Vec<String>), TestCaseError>
                 ReceiptOf::Message(message) => message.to_string(),
                 of => format!("{of:?}"),
             }),
+            // What the event after it says as well.
+            Told::Moved(moved) => {
+                prop_assert!(!moved.from.as_str().is_empty() && !moved.to.as_str().is_empty(), "{:?}", moved);
+            }
             other => return Err(TestCaseError::fail(format!("{other:?}"))),
         }
     }

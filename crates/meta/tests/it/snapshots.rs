@@ -22,6 +22,10 @@ fn render(told: &[Told]) -> String {
             Told::Sent(token, message) => format!("sent {token} as {message}"),
             Told::Poison(event, problem) => format!("poison {event}: {problem}"),
             Told::Notice(notice) => format!("notice {notice:#?}"),
+            Told::Moved(moved) => {
+                let at = moved.at.map(|at| at.as_millis());
+                format!("moved {} to {} at {at:?}", moved.from, moved.to)
+            }
         };
         writeln!(out, "{line}").expect("a string");
     }

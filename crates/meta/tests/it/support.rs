@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use botmesh_core::error::{StoreError, StoreErrorKind};
 use botmesh_core::id::{EventId, SendKey};
 use botmesh_core::inbound::Inbound;
-use botmesh_core::notice::Notice;
+use botmesh_core::notice::{Moved, Notice};
 use botmesh_core::provider::{AdmitError, Admitted, ConnectionState, InboundSink, Provider, SendReceipt};
 use botmesh_core::{CancellationToken, async_trait};
 use botmesh_meta::axum::Router;
@@ -20,6 +20,7 @@ pub(crate) enum Told {
     Sent(String, String),
     Poison(String, String),
     Notice(Notice),
+    Moved(Moved),
 }
 
 #[derive(Clone, Default)]
@@ -79,6 +80,10 @@ impl InboundSink for Diary {
 
     async fn confirm_sent(&self, token: &SendKey, receipt: SendReceipt) -> Result<(), AdmitError> {
         self.write(Told::Sent(token.to_string(), receipt.message.to_string()))
+    }
+
+    async fn moved(&self, moved: Moved) -> Result<(), AdmitError> {
+        self.write(Told::Moved(moved))
     }
 
     fn notice(&self, notice: Notice) {
