@@ -15,17 +15,19 @@ use rusqlite::{CachedStatement, OptionalExtension, Params, Row, params};
 use crate::client::{Client, Lane, Reading, Tx, weight};
 use crate::config::Synchronous;
 use crate::error::{BACKEND, Fault};
+use crate::keys::near;
 
 /// The largest value of an entry in bytes: 16 MiB.
 pub const MAX_VALUE: usize = 16 << 20;
 
-const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value) \
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
+const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value, near) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
 const UPDATE: &str = "UPDATE durable SET version = ?3, due = ?4, bucket = ?5, place = ?6, value = ?7 \
-     WHERE scope = ?1 AND key = ?2 AND version = ?8";
-const DELETE: &str = "DELETE FROM durable WHERE scope = ?1 AND key = ?2 AND version = ?3";
-const CURRENT: &str = "SELECT version FROM durable WHERE scope = ?1 AND key = ?2";
-const GET: &str = "SELECT key, version, due, bucket, place, value FROM durable WHERE scope = ?1 AND key = ?2";
+     WHERE scope = ?1 AND near = ?9 AND key = ?2 AND version = ?8";
+const DELETE: &str = "DELETE FROM durable WHERE scope = ?1 AND near = ?4 AND key = ?2 AND version = ?3";
+const CURRENT: &str = "SELECT version FROM durable WHERE scope = ?1 AND near = ?3 AND key = ?2";
+const GET: &str = "SELECT key, version, due, bucket, place, value FROM durable \
+     WHERE scope = ?1 AND near = ?3 AND key = ?2";
 
 /// Ranges differ in where they start: at a place, or behind a cursor.
 const DUE: &str = "SELECT key, version, due, bucket, place, value FROM durable \
@@ -179,7 +181,8 @@ fn insert(
         due,
         bucket,
         place,
-        &value[..]
+        &value[..],
+        near(key)
     ])?;
     if tx.changed(rows) { Ok(Outcome::Applied(as_version(version)?)) } else { conflict(tx, scope, key) }
 }
@@ -205,7 +208,8 @@ fn update(
         bucket,
         place,
         &value[..],
-        expected
+        expected,
+        near(key)
     ])?;
     if tx.changed(rows) { Ok(Outcome::Applied(as_version(version)?)) } else { conflict(tx, scope, key) }
 }
@@ -214,7 +218,7 @@ fn delete(tx: &mut Tx<'_>, scope: &Arc<str>, key: &Bytes, expect: Version) -> Re
     let Some((scope_id, expected)) = findable(tx, scope, expect)? else {
         return conflict(tx, scope, key);
     };
-    let rows = tx.statement(DELETE)?.execute(params![scope_id, &key[..], expected])?;
+    let rows = tx.statement(DELETE)?.execute(params![scope_id, &key[..], expected, near(key)])?;
     if tx.changed(rows) { Ok(Outcome::Applied(expect)) } else { conflict(tx, scope, key) }
 }
 
@@ -227,7 +231,7 @@ fn findable(tx: &mut Tx<'_>, scope: &Arc<str>, expect: Version) -> Result<Option
 fn conflict(tx: &mut Tx<'_>, scope: &Arc<str>, key: &Bytes) -> Result<Outcome, Fault> {
     let Some(scope) = tx.known_scope(scope)? else { return Ok(Outcome::Conflict(None)) };
     let current: Option<i64> =
-        tx.statement(CURRENT)?.query_row(params![scope, &key[..]], |row| row.get(0)).optional()?;
+        tx.statement(CURRENT)?.query_row(params![scope, &key[..], near(key)], |row| row.get(0)).optional()?;
     Ok(Outcome::Conflict(current.map(as_version).transpose()?))
 }
 
@@ -242,7 +246,7 @@ fn get(reading: &mut Reading<'_>, scope: &Arc<str>, keys: &[Bytes]) -> Result<Ve
     let mut statement = reading.statement(GET)?;
     keys.iter()
         .map(|key| {
-            let columns = statement.query_row(params![scope, &key[..]], Columns::of).optional()?;
+            let columns = statement.query_row(params![scope, &key[..], near(key)], Columns::of).optional()?;
             columns.map(Columns::entry).transpose()
         })
         .collect()

@@ -44,7 +44,7 @@ fn a_page_costs_the_same_wherever_it_starts() {
     conn.execute_batch(
         "BEGIN;
          WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 19999)
-         INSERT INTO durable SELECT 1, CAST(printf('%05d', n) AS BLOB), n + 1, 7, 3, 7, x'00' FROM n;
+         INSERT INTO durable SELECT 1, CAST(printf('%05d', n) AS BLOB), n + 1, 7, 3, 7, x'00', 0 FROM n;
          COMMIT",
     )
     .unwrap();

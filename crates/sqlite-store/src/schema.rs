@@ -17,7 +17,7 @@ const APPLICATION_ID: i32 = 0x424d_5348;
 ///
 /// `counter.format` repeats the version where each group of writes sees it, so that a program that is already running
 /// notices when a newer one changes the tables under it.
-const STEPS: &[&str] = &[include_str!("schema/1.sql")];
+const STEPS: &[&str] = &[include_str!("schema/1.sql"), include_str!("schema/2.sql")];
 
 /// Statements kept prepared by each connection.
 const STATEMENTS: usize = 64;

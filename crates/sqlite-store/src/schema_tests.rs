@@ -1,4 +1,5 @@
 use super::*;
+use crate::keys::near;
 
 fn column(conn: &Connection, sql: &str) -> i64 {
     conn.query_row(sql, [], |row| row.get(0)).unwrap()
@@ -42,6 +43,55 @@ fn an_older_file_is_taken_forward_with_its_rows() {
     let note: String =
         conn.query_row("SELECT note FROM chats WHERE chat = 'ana'", [], |row| row.get(0)).unwrap();
     assert_eq!(note, "none");
+}
+
+/// Rows of the first version, whatever their keys look like, are found by their keys in the present one.
+#[test]
+fn rows_of_the_first_version_keep_their_order_and_are_found() {
+    let (_folder, path) = place();
+    let config = SqliteConfig::default();
+    let conn = connect(&path, &config, &STEPS[..1]).unwrap();
+    let keys = [
+        "im/1000123/5551",
+        "om/1000123/5551:0#2",
+        "ie/-100200/77/0012",
+        "im/4917012345/wamid.HBgM",
+        "im/ana/",
+        "im/ana/-5",
+        "im/ana/+5",
+        "im/ana/ 5",
+        "im/ana/5e3",
+        "im/ana/5.9",
+        "im/ana/\u{663}5",
+        "im/añ/na/5ñ",
+        "im/ana/9223372036854775806",
+        "im/ana/9223372036854775808",
+        "im/ana/00000000000000000000000007",
+        "im/ana/7\0",
+        "im/a\0na/7",
+        "instance-7",
+        "7",
+        "/7",
+        "",
+    ];
+    for (n, key) in keys.iter().enumerate() {
+        let row = rusqlite::params![key.as_bytes(), n as i64];
+        conn.execute("INSERT INTO durable VALUES (1, ?1, ?2, 3, 4, 5, x'00')", row).unwrap();
+    }
+    drop(conn);
+
+    let conn = connect(&path, &config, STEPS).unwrap();
+    let read = |sql: &str| {
+        let mut statement = conn.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?)));
+        rows.unwrap().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let expected: Vec<_> = keys.iter().map(|key| (key.as_bytes().to_vec(), near(key.as_bytes()))).collect();
+    assert_eq!(read("SELECT key, near FROM durable ORDER BY rowid"), expected);
+    let mut sorted = expected;
+    sorted.sort();
+    assert_eq!(read("SELECT key, near FROM durable WHERE scope = 1 AND due <= 3 ORDER BY due, key"), sorted);
+    assert_eq!(column(&conn, "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%durable_1'"), 1);
 }
 
 #[test]

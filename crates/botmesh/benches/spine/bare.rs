@@ -28,10 +28,10 @@ pub(crate) const WRITER: &str = "bare-writer";
 /// As many writes share a transaction at most as in the store.
 const GROUP: usize = 1024;
 
-const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value) \
-     VALUES (1, ?1, ?2, NULL, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+const INSERT: &str = "INSERT INTO durable (scope, key, version, due, bucket, place, value, near) \
+     VALUES (1, ?1, ?2, NULL, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
 const UPDATE: &str = "UPDATE durable SET version = ?2, due = NULL, bucket = ?3, place = ?4, value = ?5 \
-     WHERE scope = 1 AND key = ?1 AND version = ?6";
+     WHERE scope = 1 AND near = ?7 AND key = ?1 AND version = ?6";
 
 /// One round of `chats` chats for `length`.
 pub(crate) fn run(
@@ -45,6 +45,13 @@ pub(crate) fn run(
         1 => in_step(backend, file, template, 1, length),
         chats => together(Writer::open(backend, file), template, chats, length),
     }
+}
+
+/// The number of a message, by which the store finds its rows first.
+fn near(key: &[u8]) -> i64 {
+    let number = key.split(|byte| *byte == b'/').next_back().unwrap();
+    let digits = number.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
 }
 
 struct Writer {
@@ -117,11 +124,11 @@ impl Disk {
         let rows = match insert {
             true => {
                 let mut statement = conn.prepare_cached(INSERT).unwrap();
-                statement.execute(params![key, version, bucket, place, &value[..]])
+                statement.execute(params![key, version, bucket, place, &value[..], near(key)])
             }
             false => {
                 let mut statement = conn.prepare_cached(UPDATE).unwrap();
-                statement.execute(params![key, version, bucket, place, &value[..], expected])
+                statement.execute(params![key, version, bucket, place, &value[..], expected, near(key)])
             }
         };
         assert_eq!(rows.unwrap(), 1, "every write finds what it expects");

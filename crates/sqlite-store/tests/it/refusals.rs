@@ -38,7 +38,7 @@ fn a_newer_database() {
     unchanged(&path, || {
         let error = refused(&path, StoreErrorKind::Incompatible, &path, "upgrade the program");
         assert!(
-            error.to_string().contains("version 9000") && error.to_string().contains("up to 1"),
+            error.to_string().contains("version 9000") && error.to_string().contains("up to 2"),
             "{error}"
         );
     });
