@@ -1,7 +1,11 @@
-//! One connection to the server, over which calls are pipelined, and the scripts.
+//! The connections to the server or the Cluster, over which calls are pipelined, and the scripts.
 
+mod ears;
+mod node;
+mod nodes;
 mod probe;
 mod reply;
+mod slots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,21 +14,24 @@ use std::time::Duration;
 use botmesh_core::Bytes;
 use botmesh_core::entropy::{OsEntropy, random_fraction};
 use botmesh_core::error::{StoreError, StoreErrorKind};
-use fred::clients::WithOptions;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::interfaces::ClientLike;
 use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectError, ReconnectPolicy, Server,
     ServerConfig, UnresponsiveConfig,
 };
-use fred::types::{ClusterStateChange, ConnectHandle, CustomCommand, Message, RespVersion, Value};
+use fred::types::{RespVersion, Value};
 use fred::util::redis_keyslot;
-use tokio::sync::broadcast;
+use futures_util::future::join_all;
 
+pub(crate) use self::ears::{Ears, Heard};
+use self::node::Call;
+pub(crate) use self::node::Node;
+use self::nodes::Nodes;
 pub(crate) use self::reply::{Reply, Unexpected};
 use crate::config::{Persistence, RedisConfig};
 #[cfg(feature = "mutations")]
 use crate::coordinator::Altered;
-use crate::error::{Access, BACKEND, failed, is_redirected};
+use crate::error::{Access, BACKEND, is_redirected};
 use crate::scripts::{ALL, Script};
 
 /// Delays between attempts to connect again, in milliseconds: the first, doubled each time up to the last.
@@ -33,8 +40,11 @@ const LAST_DELAY: u32 = 2_000;
 /// Added to all but the last one, at most.
 const JITTER: u32 = 50;
 
-/// How often a call follows a slot of a Cluster to another node.
+/// How often a call over the caller's connection to a Cluster follows a slot to another node.
 const REDIRECTIONS: u32 = 5;
+
+/// How often it is tried to connect to a node of a Cluster: one that left is not looked for for ever. Whoever needs it begins anew.
+const NODE_ATTEMPTS: u32 = 20;
 
 /// The last delay of a connection whose loss ends leases.
 const FASTEST_DELAY: u32 = 200;
@@ -42,11 +52,9 @@ const FASTEST_DELAY: u32 = 200;
 /// How many calls wait in the driver at most; further ones fail at once.
 const QUEUE: usize = 16_384;
 
-/// An open connection. When the last clone of the handle around it goes, the connection ends.
+/// Open connections. When the last clone of the handle around them goes, they end.
 pub(crate) struct Client {
-    fred: WithOptions<fred::clients::Client>,
-    /// The task of a connection that is our own.
-    task: Option<ConnectHandle>,
+    link: Link,
     config: Arc<RedisConfig>,
     /// Where the server is, for people. Never has a password.
     place: Arc<str>,
@@ -58,117 +66,122 @@ pub(crate) struct Client {
     altered: Altered,
 }
 
+enum Link {
+    /// A server, or whatever the caller's connection leads to.
+    One(Arc<Node>),
+    Cluster(Box<Nodes>),
+}
+
 impl Client {
     pub(crate) async fn open(url: &str, config: RedisConfig) -> Result<Self, StoreError> {
         check(&config)?;
         let server = Config::from_url(url).map_err(|error| bad_url(&error))?;
-        let (connection, performance) = settings(&config);
-        let policy = policy(LAST_DELAY);
-        let fred = fred::clients::Client::new(server, Some(performance), Some(connection), Some(policy));
-        let place = place_of(&fred);
-        let task = connect(&fred, &place).await?;
-        Self::probed(fred, Some(task), Arc::new(config), place).await
+        let place = place_of(&server);
+        let link = Link::open(Settings::new(server, &config, LAST_DELAY), Arc::clone(&place)).await?;
+        Self::probed(link, Arc::new(config), place).await
     }
 
     /// Over a connection that stays the caller's.
     pub(crate) async fn with(fred: fred::clients::Client, config: RedisConfig) -> Result<Self, StoreError> {
         check(&config)?;
-        let place = place_of(&fred);
-        Self::probed(fred, None, Arc::new(config), place).await
+        let place = place_of(&fred.client_config());
+        let node = Node::over(&fred, &options(&config), Arc::clone(&place));
+        Self::probed(Link::One(Arc::new(node)), Arc::new(config), place).await
     }
 
-    async fn probed(
-        fred: fred::clients::Client,
-        task: Option<ConnectHandle>,
-        config: Arc<RedisConfig>,
-        place: Arc<str>,
-    ) -> Result<Self, StoreError> {
-        let fred = fred.with_options(&options(&config));
-        let (hashes, closed) = (Arc::default(), AtomicBool::new(false));
-        let mut client = Self {
-            fred,
-            task,
+    fn new(link: Link, config: Arc<RedisConfig>, place: Arc<str>) -> Self {
+        Self {
+            link,
             config,
             place,
-            hashes,
+            hashes: Arc::default(),
             persistence: Persistence::None,
-            closed,
+            closed: AtomicBool::new(false),
             #[cfg(feature = "mutations")]
             altered: Altered::default(),
-        };
+        }
+    }
+
+    async fn probed(link: Link, config: Arc<RedisConfig>, place: Arc<str>) -> Result<Self, StoreError> {
+        let mut client = Self::new(link, config, place);
         let probed = probe::run(&client).await?;
         client.hashes = probed.hashes.into();
         client.persistence = probed.persistence;
         Ok(client)
     }
 
+    fn over(&self, link: Link, config: Arc<RedisConfig>) -> Self {
+        let (hashes, persistence) = (Arc::clone(&self.hashes), self.persistence);
+        Self { hashes, persistence, ..Self::new(link, config, Arc::clone(&self.place)) }
+    }
+
     /// The same server over a connection of its own, on the runtime of the caller.
     pub(crate) async fn beside(&self) -> Result<Self, StoreError> {
-        let fred = fred::clients::Client::clone_new(&self.fred);
-        let task = connect(&fred, &self.place).await?;
-        Ok(Self {
-            fred: fred.with_options(&options(&self.config)),
-            task: Some(task),
-            config: Arc::clone(&self.config),
-            place: Arc::clone(&self.place),
-            hashes: Arc::clone(&self.hashes),
-            persistence: self.persistence,
-            closed: AtomicBool::new(false),
-            #[cfg(feature = "mutations")]
-            altered: Altered::default(),
-        })
+        let link = match &self.link {
+            Link::One(node) => {
+                let fred = fred::clients::Client::clone_new(&node.fred);
+                let node = Node::open(&fred, &options(&self.config), Arc::clone(&self.place)).await?;
+                Link::One(Arc::new(node))
+            }
+            Link::Cluster(nodes) => Link::Cluster(Box::new(Nodes::open(nodes.settings().clone()).await?)),
+        };
+        Ok(self.over(link, Arc::clone(&self.config)))
     }
 
     /// The same server over a connection of its own, on the runtime of the caller, on which so many pushes may wait to be read.
     /// There is room for all of them from the start.
     pub(crate) async fn for_turns(&self, config: RedisConfig, pushes: usize) -> Result<Self, StoreError> {
-        let mut server = fred::clients::Client::clone(&self.fred).client_config();
+        let mut server = match &self.link {
+            Link::One(node) => node.fred.client_config(),
+            Link::Cluster(nodes) => nodes.settings().server.clone(),
+        };
         server.version = RespVersion::RESP3;
-        let (connection, mut performance) = settings(&config);
-        performance.broadcast_channel_capacity = pushes;
-        let fred = fred::clients::Client::new(
-            server,
-            Some(performance),
-            Some(connection),
-            Some(policy(FASTEST_DELAY)),
-        );
-        let task = connect(&fred, &self.place).await?;
-        Ok(Self {
-            fred: fred.with_options(&options(&config)),
-            task: Some(task),
-            config: Arc::new(config),
-            place: Arc::clone(&self.place),
-            hashes: Arc::clone(&self.hashes),
-            persistence: self.persistence,
-            closed: AtomicBool::new(false),
-            #[cfg(feature = "mutations")]
-            altered: Altered::default(),
-        })
+        let mut settings = Settings::new(server, &config, FASTEST_DELAY);
+        settings.performance.broadcast_channel_capacity = pushes;
+        let link = Link::open(settings, Arc::clone(&self.place)).await?;
+        Ok(self.over(link, Arc::new(config)))
     }
 
-    /// What the server pushes to the channels of [`subscribe`](Self::subscribe).
-    pub(crate) fn pushes(&self) -> broadcast::Receiver<Message> {
-        self.fred.message_rx()
-    }
-
-    /// Tells when a lost connection is made again. Its subscriptions are gone then.
-    pub(crate) fn reconnects(&self) -> broadcast::Receiver<Server> {
-        self.fred.reconnect_rx()
-    }
-
-    /// Tells of nodes that joined or left a Cluster. Subscriptions at one that left are gone.
-    pub(crate) fn changes(&self) -> broadcast::Receiver<Vec<ClusterStateChange>> {
-        self.fred.cluster_change_rx()
+    /// Hears what the connections tell, from now on.
+    pub(crate) fn ears(&self) -> Ears {
+        match &self.link {
+            Link::One(node) => Ears::new(std::slice::from_ref(node), None),
+            Link::Cluster(nodes) => {
+                let (joined, nodes) = nodes.joined();
+                Ears::new(&nodes, Some(joined))
+            }
+        }
     }
 
     pub(crate) fn is_clustered(&self) -> bool {
-        self.fred.is_clustered()
+        match &self.link {
+            Link::One(node) => node.fred.is_clustered(),
+            Link::Cluster(_) => true,
+        }
     }
 
-    /// Returns when the server has confirmed it.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), StoreError> {
-        let subscribed = self.fred.subscribe(channel).await;
-        subscribed.map_err(|error| failed("subscribe", &self.place, Access::Read, error))
+    /// The connections: one, or on a Cluster one to each master.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.link {
+            Link::One(node) => vec![Arc::clone(node)],
+            Link::Cluster(nodes) => nodes.masters(),
+        }
+    }
+
+    /// Whether a connection is still one of this client's.
+    pub(crate) fn has(&self, node: &Arc<Node>) -> bool {
+        match &self.link {
+            Link::One(_) => true,
+            Link::Cluster(nodes) => nodes.all().iter().any(|other| Arc::ptr_eq(other, node)),
+        }
+    }
+
+    /// Whether calls about a slot of a Cluster go over this connection.
+    pub(crate) fn serves(&self, node: &Arc<Node>, slot: u16) -> bool {
+        match &self.link {
+            Link::One(_) => true,
+            Link::Cluster(nodes) => nodes.is_at(slot, node),
+        }
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
@@ -193,6 +206,20 @@ impl Client {
     ) -> Result<Reply, StoreError> {
         let key = args.first().cloned();
         self.send(operation, access, name, key.as_ref(), args).await?.ok(operation, &self.place, access)
+    }
+
+    /// Sends one command over this connection.
+    pub(crate) async fn command_at(
+        &self,
+        node: &Node,
+        operation: &'static str,
+        access: Access,
+        name: &'static str,
+        args: Vec<Bytes>,
+    ) -> Result<Reply, StoreError> {
+        let args = args.into_iter().map(Value::Bytes).collect();
+        let call = Call { operation, access, name, args, slot: None };
+        send_to(node, &call).await?.ok(operation, node.place(), access)
     }
 
     /// Runs a script, with its text if the server does not know it.
@@ -262,75 +289,50 @@ impl Client {
         if self.closed.load(Ordering::Acquire) {
             return Err(self.closed(operation));
         }
-        self.connected(operation).await?;
-        let clustered = self.fred.is_clustered();
-        let slot = key.filter(|_| clustered).map(|key| redis_keyslot(key));
+        let slot = key.filter(|_| self.is_clustered()).map(|key| redis_keyslot(key));
         let args: Vec<Value> = args.into_iter().map(Value::Bytes).collect();
-        let most = if clustered { REDIRECTIONS } else { 0 };
-        let mut redirections = 0;
-        loop {
-            let command = CustomCommand::new_static(name, slot, false);
-            match self.fred.custom_raw(command, args.clone()).await {
-                Err(error) if redirections < most && is_redirected(&error) => redirections += 1,
-                Err(error) => return Err(failed(operation, &self.place, access, error)),
-                Ok(frame) => return Ok(Reply::new(frame).moved(redirections > 0)),
-            }
+        let call = Call { operation, access, name, args, slot };
+        match &self.link {
+            Link::One(node) => send_to(node, &call).await,
+            Link::Cluster(nodes) => nodes.send(&call).await,
         }
     }
 
-    /// Waits for a lost connection, so that what is not sent is known not to be.
-    async fn connected(&self, operation: &'static str) -> Result<(), StoreError> {
-        if self.fred.is_connected() {
-            return Ok(());
-        }
-        let mut errors = self.fred.error_rx();
-        match in_time(self.config.command_timeout, self.fred.wait_for_connect()).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(failed(operation, &self.place, Access::Read, error)),
-            None => {
-                let last = std::iter::from_fn(|| errors.try_recv().ok()).last();
-                let none = || fred::error::Error::new(fred::error::ErrorKind::Timeout, "not connected");
-                let error = last.map_or_else(none, |(error, _)| error);
-                Err(failed(operation, &self.place, Access::Read, error))
-            }
-        }
-    }
-
-    /// Waits until what was sent before is answered, and ends a connection that is our own.
+    /// Waits until what was sent before is answered, and ends connections that are our own.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        if let Some(task) = &self.task {
-            // Whoever cannot be reached has nothing to finish.
-            drop(in_time(self.config.command_timeout, self.fred.quit()).await);
-            task.abort();
+        match &self.link {
+            Link::One(node) => node.close().await,
+            Link::Cluster(nodes) => nodes.close().await,
         }
         Ok(())
     }
 
     /// Waits until the server answered what was sent before. One that cannot be reached answers nothing more.
     pub(crate) async fn settle(&self, operation: &'static str) -> Result<(), StoreError> {
-        if self.closed.load(Ordering::Acquire) || !self.fred.is_connected() {
+        if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.command(operation, Access::Read, "PING", Vec::new()).await {
-            Err(error) if error.kind() != StoreErrorKind::Unavailable => Err(error),
-            _ => Ok(()),
-        }
+        let nodes = match &self.link {
+            Link::One(node) => vec![Arc::clone(node)],
+            Link::Cluster(nodes) => nodes.all(),
+        };
+        let ping = Call { operation, access: Access::Read, name: "PING", args: Vec::new(), slot: None };
+        let settled = nodes.iter().filter(|node| node.is_connected()).map(async |node| {
+            let answer = send_to(node, &ping).await;
+            match answer.and_then(|reply| reply.ok(operation, node.place(), Access::Read)) {
+                Err(error) if error.kind() != StoreErrorKind::Unavailable => Err(error),
+                _ => Ok(()),
+            }
+        });
+        join_all(settled).await.into_iter().collect()
     }
 
     pub(crate) fn closed(&self, operation: &'static str) -> StoreError {
         let message = format!("the store on {} is closed; open it again", self.place);
         StoreError::new(StoreErrorKind::Misuse, BACKEND, operation, message)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
-        }
     }
 }
 
@@ -349,7 +351,7 @@ fn check(config: &RedisConfig) -> Result<(), StoreError> {
 
 /// The driver must not send a command twice by itself: a write whose answer is lost is told to whoever made it. It may not
 /// follow a redirection either: it would count it as an attempt, and tell the same of it as of a lost connection. (Nor does it
-/// send a command to the node that `ASK` names, but to the same one again.) A slot that is on its way is waited for.
+/// send a command to the node that `ASK` names, but to the same one again.) Over connections of our own, [`Nodes`] does both.
 fn options(config: &RedisConfig) -> Options {
     Options {
         max_attempts: Some(1),
@@ -359,13 +361,13 @@ fn options(config: &RedisConfig) -> Options {
     }
 }
 
-fn policy(last_delay: u32) -> ReconnectPolicy {
+fn policy(last_delay: u32, max_attempts: u32) -> ReconnectPolicy {
     // The driver adds no jitter to the last delay. Each connection has another one, so that those that a server lost at the same
     // time do not come back at the same time again and again.
     let last_delay = f64::from(last_delay) * (0.5 + random_fraction(&OsEntropy::new()) / 2.0);
     ReconnectPolicy::Exponential {
         attempts: 0,
-        max_attempts: 0,
+        max_attempts,
         min_delay: FIRST_DELAY,
         max_delay: last_delay as u32,
         base: 2,
@@ -373,42 +375,87 @@ fn policy(last_delay: u32) -> ReconnectPolicy {
     }
 }
 
-fn settings(config: &RedisConfig) -> (ConnectionConfig, PerformanceConfig) {
-    let unresponsive = UnresponsiveConfig {
-        max_timeout: Some(config.command_timeout),
-        interval: config.command_timeout / 4,
-    };
-    let connection = ConnectionConfig {
-        connection_timeout: config.connect_timeout,
-        internal_command_timeout: config.connect_timeout,
-        max_command_attempts: 1,
-        max_redirections: 0,
-        max_command_buffer_len: QUEUE,
-        unresponsive,
-        // After a failover the old master is a replica, and only a new connection finds the new one.
-        reconnect_errors: vec![ReconnectError::ReadOnly],
-        reconnect_on_auth_error: true,
-        ..ConnectionConfig::default()
-    };
-    let performance =
-        PerformanceConfig { default_command_timeout: config.command_timeout, ..PerformanceConfig::default() };
-    (connection, performance)
+/// How connections are made.
+#[derive(Clone)]
+struct Settings {
+    server: Config,
+    connection: ConnectionConfig,
+    performance: PerformanceConfig,
+    last_delay: u32,
+    options: Options,
 }
 
-fn place_of(fred: &fred::clients::Client) -> Arc<str> {
-    let config = fred.client_config();
-    let servers: Vec<_> = match &config.server {
-        ServerConfig::Centralized { server } => vec![server.to_string()],
-        ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } => {
-            hosts.iter().map(ToString::to_string).collect()
+impl Settings {
+    fn new(server: Config, config: &RedisConfig, last_delay: u32) -> Self {
+        let unresponsive = UnresponsiveConfig {
+            max_timeout: Some(config.command_timeout),
+            interval: config.command_timeout / 4,
+        };
+        let connection = ConnectionConfig {
+            connection_timeout: config.connect_timeout,
+            internal_command_timeout: config.connect_timeout,
+            max_command_attempts: 1,
+            max_redirections: 0,
+            max_command_buffer_len: QUEUE,
+            unresponsive,
+            // After a failover the old master is a replica, and only a new connection finds the new one.
+            reconnect_errors: vec![ReconnectError::ReadOnly],
+            reconnect_on_auth_error: true,
+            ..ConnectionConfig::default()
+        };
+        let performance = PerformanceConfig {
+            default_command_timeout: config.command_timeout,
+            ..PerformanceConfig::default()
+        };
+        Self { server, connection, performance, last_delay, options: options(config) }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.options.timeout.unwrap_or_default()
+    }
+
+    /// A client for what is configured, or for one server of it, which may have to answer at once.
+    fn client(&self, server: Option<&Server>, at_once: bool) -> fred::clients::Client {
+        let mut config = self.server.clone();
+        if let Some(server) = server {
+            config.server = ServerConfig::Centralized { server: server.clone() };
         }
-    };
+        config.fail_fast = at_once;
+        let (connection, performance) = (self.connection.clone(), self.performance.clone());
+        let attempts = if server.is_some() { NODE_ATTEMPTS } else { 0 };
+        let policy = policy(self.last_delay, attempts);
+        fred::clients::Client::new(config, Some(performance), Some(connection), Some(policy))
+    }
+}
+
+impl Link {
+    async fn open(settings: Settings, place: Arc<str>) -> Result<Self, StoreError> {
+        if settings.server.server.is_clustered() {
+            return Ok(Self::Cluster(Box::new(Nodes::open(settings).await?)));
+        }
+        let node = Node::open(&settings.client(None, true), &settings.options, place).await?;
+        Ok(Self::One(Arc::new(node)))
+    }
+}
+
+/// Sends a call over one connection. If that is the caller's and leads to a Cluster, it follows the slot.
+async fn send_to(node: &Node, call: &Call) -> Result<Reply, StoreError> {
+    node.connected(call.operation).await?;
+    let most = if call.slot.is_some() { REDIRECTIONS } else { 0 };
+    let mut redirections = 0;
+    loop {
+        match node.call(call).await {
+            Err(error) if redirections < most && is_redirected(&error) => redirections += 1,
+            Err(error) => return Err(node.failed(call, error)),
+            Ok(frame) => return Ok(Reply::new(frame).moved(redirections > 0)),
+        }
+    }
+}
+
+fn place_of(config: &Config) -> Arc<str> {
+    let servers: Vec<_> = config.server.hosts().iter().map(ToString::to_string).collect();
     let database = config.database.map(|database| format!("/{database}")).unwrap_or_default();
     format!("{}{database}", servers.join(",")).into()
-}
-
-async fn connect(fred: &fred::clients::Client, place: &str) -> Result<ConnectHandle, StoreError> {
-    fred.init().await.map_err(|error| failed("open", place, Access::Read, error))
 }
 
 /// What the driver says of a URL may repeat it, and with it the password.

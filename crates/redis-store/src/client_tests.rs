@@ -3,7 +3,7 @@ use super::{FASTEST_DELAY, FIRST_DELAY, JITTER, policy};
 #[test]
 fn d14_connections_that_were_lost_together_try_again_at_different_times() {
     let attempts = |_| {
-        let mut policy = policy(FASTEST_DELAY);
+        let mut policy = policy(FASTEST_DELAY, 0);
         let delays: Vec<_> = (0..20).filter_map(|_| policy.next_delay()).collect();
         assert!((u64::from(FIRST_DELAY)..u64::from(FIRST_DELAY + JITTER)).contains(&delays[0]), "{delays:?}");
         assert!(delays.iter().all(|delay| *delay <= u64::from(FASTEST_DELAY)), "{delays:?}");

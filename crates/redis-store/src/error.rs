@@ -80,6 +80,11 @@ const ANSWERS: &[(&str, StoreErrorKind, &str)] = &[
     ("ASK", StoreErrorKind::Misuse, "it is a node of a Cluster; write redis-cluster:// in the URL"),
     ("CROSSSLOT", StoreErrorKind::Misuse, "it is a node of a Cluster; write redis-cluster:// in the URL"),
     (
+        "ERR This instance has cluster support disabled",
+        StoreErrorKind::Misuse,
+        "it is no node of a Cluster; write redis:// in the URL",
+    ),
+    (
         "ERR unknown command",
         StoreErrorKind::Incompatible,
         "it lacks a command; use Redis 6.2 or newer, or a server that is compatible with it",
@@ -170,6 +175,11 @@ pub(crate) fn failed(operation: &'static str, place: &str, access: Access, error
 fn is_unsent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Backpressure | ErrorKind::Routing | ErrorKind::Url | ErrorKind::Config)
         || error.details() == "Failed to route command."
+}
+
+/// The keys of a call are on two nodes of a Cluster, or not on the one that they are on their way to.
+pub(crate) fn is_on_its_way(error: &StoreError) -> bool {
+    error.to_string().contains("(TRYAGAIN")
 }
 
 /// A node of a Cluster named another one instead of carrying the command out.

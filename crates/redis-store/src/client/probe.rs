@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use botmesh_core::Bytes;
 use botmesh_core::error::{StoreError, StoreErrorKind};
-use fred::interfaces::ClientLike;
 
 use super::reply::{Reply, Unexpected};
 use super::{ALL, Client};
@@ -93,11 +92,11 @@ fn serves(client: &Client, info: &Info) -> Result<(), StoreError> {
         let what = "it is a Sentinel; write redis-sentinel://host:port?sentinelServiceName=NAME in the URL";
         return Err(refused(StoreErrorKind::Misuse, client, what));
     }
-    if info.get("redis_mode") == "cluster" && !client.fred.is_clustered() {
+    if info.get("redis_mode") == "cluster" && !client.is_clustered() {
         let what = "it is a node of a Cluster; write redis-cluster:// in the URL";
         return Err(refused(StoreErrorKind::Misuse, client, what));
     }
-    if info.get("role") == "slave" && !client.fred.is_clustered() {
+    if info.get("role") == "slave" && !client.is_clustered() {
         let what = "it is a replica and takes no writes; connect to its master";
         return Err(refused(StoreErrorKind::Unavailable, client, what));
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use botmesh_core::Bytes;
 use botmesh_core::hash::stable_hash;
+use fred::util::redis_keyslot;
 
 /// How many there are on a Cluster, so that a few nodes have about the same work.
 pub(super) const ON_A_CLUSTER: usize = 64;
@@ -22,13 +23,20 @@ pub(super) fn place_of(key: &str, buckets: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Bucket {
     tag: String,
+    /// Where it is on a Cluster.
+    slot: u16,
     /// When the last answered request was sent, in microseconds of the clock; 0 for none. Of all connections.
     witnessed: AtomicU64,
 }
 
 impl Bucket {
     pub(super) fn new(prefix: &str, number: usize) -> Self {
-        Self { tag: format!("{{{prefix}:turns:{number}}}:"), witnessed: AtomicU64::new(0) }
+        let tag = format!("{{{prefix}:turns:{number}}}:");
+        Self { slot: redis_keyslot(tag.as_bytes()), tag, witnessed: AtomicU64::new(0) }
+    }
+
+    pub(super) fn slot(&self) -> u16 {
+        self.slot
     }
 
     pub(super) fn named(&self, name: &str) -> Bytes {

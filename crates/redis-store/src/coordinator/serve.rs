@@ -1,96 +1,106 @@
 //! What a coordinator does over the connection of its calls, on the runtime that it was started in: pushes, polls and what is
 //! given back.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use botmesh_core::coordinator::Trouble;
 use botmesh_core::coordinator::machine::Leaving;
 use botmesh_core::error::{StoreError, StoreErrorKind};
-use fred::types::config::Server;
-use fred::types::{ClusterStateChange, Message};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use super::bucket::wake;
 use super::lane::{Job, Lane};
 use super::rules::keeps;
 use super::session::{Grant, Session};
 use super::shared::Shared;
-use super::start::hear;
+use super::start::{hear, hear_at};
 use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, next_delay};
 use super::wire::Push;
+use crate::client::{Ears, Heard, Node};
 
 /// Works until the coordinator is closed or dropped. It hears from now on, not from when it is polled first.
 pub(super) fn run(
     shared: Arc<Shared>,
     jobs: Vec<mpsc::UnboundedReceiver<Job>>,
 ) -> impl Future<Output = ()> + Send {
-    let client = &shared.wire.client;
-    let heard = Heard { pushes: client.pushes(), reconnects: client.reconnects(), changes: client.changes() };
+    let ears = shared.wire.client.ears();
     async move {
         let lanes = shared.lanes().zip(jobs).map(|(lane, jobs)| work(&shared, lane, jobs));
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => {}
-            () = listen(&shared, heard) => {}
+            () = listen(&shared, ears) => {}
             _ = join_all(lanes) => {}
         }
         drop(shared.wire.client.close().await);
     }
 }
 
-/// What a connection tells.
-struct Heard {
-    pushes: broadcast::Receiver<Message>,
-    reconnects: broadcast::Receiver<Server>,
-    changes: broadcast::Receiver<Vec<ClusterStateChange>>,
-}
-
 type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Receives what the server pushes, and sees whether it can.
-async fn listen(shared: &Arc<Shared>, heard: Heard) {
-    let Heard { mut pushes, mut reconnects, mut changes } = heard;
-    let mut subscribing: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
+/// Receives what the servers push, and sees whether they can. Every node of a Cluster pushes everything; what concerns a bucket is
+/// heard from the node that has it, so that it is lost only with the connection over which its calls go.
+async fn listen(shared: &Arc<Shared>, mut ears: Ears) {
+    let client = &shared.wire.client;
+    let mut subscribing: Vec<(Arc<Node>, Call<'_>)> = Vec::new();
     loop {
         tokio::select! {
-            push = pushes.recv() => match push {
-                Ok(push) => {
-                    if let Some(push) = push.value.as_str().as_deref().and_then(Push::parse) {
+            heard = ears.next() => match heard {
+                Some(Heard::Push(node, push)) => {
+                    if let Some(push) = push.value.as_str().as_deref().and_then(Push::parse)
+                        && client.serves(&node, shared.lane(&push.key).bucket.slot())
+                    {
                         shared.pushed(push);
                     }
                 }
-                Err(RecvError::Lagged(_)) => shared.doubt_all(),
-                Err(RecvError::Closed) => return,
+                Some(Heard::Missed(node)) => shared.doubt_at(client, &node),
+                Some(Heard::Connected(node)) => {
+                    shared.doubt_at(client, &node);
+                    subscribe_again(shared, &mut subscribing, node);
+                }
+                None => return,
             },
-            Ok(_) = reconnects.recv() => {
-                shared.doubt_all();
-                subscribing.clear();
-                subscribing.push(Box::pin(subscribe(shared)));
-            }
-            Ok(changes) = changes.recv() => {
-                if changes.iter().any(|change| matches!(change, ClusterStateChange::Remove(_))) {
-                    subscribing.clear();
-                    subscribing.push(Box::pin(subscribe(shared)));
+            () = shared.unheard.notified() => {
+                for node in client.nodes() {
+                    subscribe_again(shared, &mut subscribing, node);
                 }
             }
-            () = shared.unheard.notified() => {
-                subscribing.clear();
-                subscribing.push(Box::pin(subscribe(shared)));
-            }
-            Some(()) = subscribing.next(), if !subscribing.is_empty() => {}
+            () = one_of(&mut subscribing) => {}
         }
     }
 }
 
+fn subscribe_again<'a>(
+    shared: &'a Arc<Shared>,
+    subscribing: &mut Vec<(Arc<Node>, Call<'a>)>,
+    node: Arc<Node>,
+) {
+    subscribing.retain(|(other, _)| !Arc::ptr_eq(other, &node));
+    let call = Box::pin(subscribe(shared, Arc::clone(&node)));
+    subscribing.push((node, call));
+}
+
+/// Ends when one of them has.
+async fn one_of(calls: &mut Vec<(Arc<Node>, Call<'_>)>) {
+    poll_fn(|cx| {
+        let done = calls.iter_mut().position(|(_, call)| call.as_mut().poll(cx).is_ready());
+        done.map_or(Poll::Pending, |done| {
+            drop(calls.swap_remove(done));
+            Poll::Ready(())
+        })
+    })
+    .await;
+}
+
 /// To the pushes for all sessions that this replica has or is about to have, and hears one of each.
-pub(super) async fn hear_all(shared: &Shared) -> Result<(), StoreError> {
+pub(super) async fn hear_everywhere(shared: &Shared) -> Result<(), StoreError> {
     let client = &shared.wire.client;
     for incarnation in shared.incarnations() {
         hear(client, &wake(&client.config().prefix, &incarnation), &*shared.clock).await?;
@@ -98,10 +108,23 @@ pub(super) async fn hear_all(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The same, from one node.
+async fn hear_all(shared: &Shared, node: &Node) -> Result<(), StoreError> {
+    let client = &shared.wire.client;
+    for incarnation in shared.incarnations() {
+        hear_at(client, node, &wake(&client.config().prefix, &incarnation), &*shared.clock).await?;
+    }
+    Ok(())
+}
+
 /// Subscribes until pushes arrive. As long as they do not, waiting tickets ask by themselves, later than they could know.
-async fn subscribe(shared: &Arc<Shared>) {
+async fn subscribe(shared: &Arc<Shared>, node: Arc<Node>) {
+    let client = &shared.wire.client;
     let mut delay = FIRST_DELAY;
-    while let Err(error) = hear_all(shared).await {
+    while let Err(error) = hear_all(shared, &node).await {
+        if !client.has(&node) {
+            return;
+        }
         // What cannot be reached is not heard either; that is told by others.
         if error.kind() == StoreErrorKind::Denied && shared.trouble(Trouble::Pushes).is_none() {
             tracing::warn!(%error, "turns are not pushed to this replica, which has to ask for them");
@@ -112,7 +135,7 @@ async fn subscribe(shared: &Arc<Shared>) {
     }
     shared.set_unpushed(None);
     // What was pushed before may be lost.
-    shared.doubt_all();
+    shared.doubt_at(client, &node);
 }
 
 /// Asks for what may have been missed in a lane, and gives back what was dropped.

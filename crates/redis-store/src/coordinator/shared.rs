@@ -21,7 +21,8 @@ use super::lane::{Job, Lane};
 use super::rules::keeps;
 use super::session::{Grant, Session, until_poll};
 use super::wire::{Answer, Push, Wire};
-use crate::error::BACKEND;
+use crate::client::{Client, Node};
+use crate::error::{BACKEND, is_on_its_way};
 
 /// A lane, and its last session.
 type Slot = (Arc<Lane>, Mutex<Option<Arc<Session>>>);
@@ -245,6 +246,8 @@ impl Shared {
     pub(super) fn called<T>(&self, session: &Arc<Session>, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) => session.works(),
+            // Nobody can do it now, so nobody waits for what this replica cannot give back.
+            Err(error) if is_on_its_way(error) => {}
             Err(error) if error.retry() && session.fails(self.clock.monotonic()) >= self.config.lease => {
                 self.lose(session, LeaseLostReason::CoordinatorLost);
             }
@@ -280,9 +283,11 @@ impl Shared {
     }
 
     /// The connection is another one.
-    pub(super) fn doubt_all(&self) {
+    pub(super) fn doubt_at(&self, client: &Client, node: &Arc<Node>) {
         for session in self.sessions() {
-            self.doubt(&session);
+            if client.serves(node, session.lane.bucket.slot()) {
+                self.doubt(&session);
+            }
         }
     }
 

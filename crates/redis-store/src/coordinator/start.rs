@@ -8,6 +8,7 @@ use botmesh_core::Bytes;
 use botmesh_core::entropy::{OsEntropy, random_hex};
 use botmesh_core::error::{ConfigError, LeaseLostReason, StoreError, StoreErrorKind};
 use botmesh_core::time::{Clock, SystemClock};
+use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
 use super::bucket::{Bucket, HASH, ON_A_CLUSTER, wake};
@@ -18,7 +19,7 @@ use super::shared::{Begun, Shared};
 use super::wire::Wire;
 use super::{serve, thread};
 use crate::RedisConfig;
-use crate::client::Client;
+use crate::client::{Client, Node};
 use crate::error::{Access, BACKEND, answered};
 use crate::keys;
 use crate::scripts::{LAYOUT, TURNS_PROBE};
@@ -173,13 +174,28 @@ async fn open_first(client: &Client, shared: &Arc<Shared>) -> Result<Wire, Store
     Ok(beats)
 }
 
-/// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.
+/// Hears the pushes to a channel from every node. Nodes of a Cluster that cannot be reached are heard when they can, if there is
+/// another one.
 pub(super) async fn hear(client: &Client, channel: &str, clock: &dyn Clock) -> Result<(), StoreError> {
-    let mut pushes = client.pushes();
-    client.subscribe(channel).await?;
+    let nodes = client.nodes();
+    let heard = join_all(nodes.iter().map(|node| hear_at(client, node, channel, clock))).await;
+    let is_heard = heard.iter().any(Result::is_ok);
+    let gone = |error: &StoreError| is_heard && error.kind() == StoreErrorKind::Unavailable;
+    heard.into_iter().filter(|heard| !heard.as_ref().is_err_and(gone)).collect()
+}
+
+/// Subscribes, and waits for a push of its own: the driver does not tell that a subscription was refused.
+pub(super) async fn hear_at(
+    client: &Client,
+    node: &Node,
+    channel: &str,
+    clock: &dyn Clock,
+) -> Result<(), StoreError> {
+    let mut pushes = node.pushes();
+    node.subscribe(channel).await?;
     let own = random_hex(&OsEntropy::new());
     let args = [channel, own.as_str()].map(|arg| Bytes::copy_from_slice(arg.as_bytes())).to_vec();
-    client.command("turns", Access::Read, "PUBLISH", args).await?;
+    client.command_at(node, "turns", Access::Read, "PUBLISH", args).await?;
     let heard =
         async { while pushes.recv().await.is_ok_and(|push| push.value.as_str().as_deref() != Some(&own)) {} };
     tokio::select! {
@@ -189,7 +205,7 @@ pub(super) async fn hear(client: &Client, channel: &str, clock: &dyn Clock) -> R
                 "{}: it does not push what is published to {channel}; give the user the permission for SUBSCRIBE and the \
                  channels that the README of botmesh-redis-store lists for turns, and connect without a proxy that takes \
                  no subscriptions",
-                client.place()
+                node.place()
             );
             Err(StoreError::new(StoreErrorKind::Denied, BACKEND, "turns", what))
         }

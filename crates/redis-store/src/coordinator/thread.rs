@@ -11,14 +11,14 @@ use botmesh_core::error::LeaseLostReason;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use super::lane::Lane;
-use super::serve::hear_all;
+use super::serve::hear_everywhere;
 use super::session::Session;
 use super::shared::Shared;
 use super::wire::Wire;
+use crate::client::{Ears, Heard};
 
 /// Delays between attempts: the first, doubled each time up to the last.
 pub(super) const FIRST_DELAY: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ pub(super) fn next_delay(delay: Duration) -> Duration {
 
 /// Works until the coordinator is closed or dropped, and tells the server of it.
 pub(super) async fn run(shared: Arc<Shared>, beats: Wire, ends: mpsc::UnboundedReceiver<Arc<Session>>) {
-    let mut reconnects = beats.client.reconnects();
+    let ears = beats.client.ears();
     let watches = shared.lanes().map(|lane| watch(&shared, &beats, lane));
     tokio::select! {
         // First, so that no other session is opened.
@@ -41,7 +41,7 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, ends: mpsc::UnboundedR
         () = shared.stop.cancelled() => {}
         _ = join_all(watches) => {}
         () = tell(&shared, &beats, ends) => {}
-        () = async { while !matches!(reconnects.recv().await, Err(RecvError::Closed)) { shared.doubt_all() } } => {}
+        () = doubt(&shared, &beats, ears) => {}
     }
     shared.finish(LeaseLostReason::Released);
     if !shared.crashed.load(Ordering::SeqCst) {
@@ -49,6 +49,15 @@ pub(super) async fn run(shared: Arc<Shared>, beats: Wire, ends: mpsc::UnboundedR
         join_all(last.iter().map(|session| end(&shared, &beats, session))).await;
     }
     drop(beats.client.close().await);
+}
+
+/// What a server that is another one may have forgotten is asked for.
+async fn doubt(shared: &Shared, beats: &Wire, mut ears: Ears) {
+    while let Some(heard) = ears.next().await {
+        if let Heard::Connected(node) = heard {
+            shared.doubt_at(&beats.client, &node);
+        }
+    }
 }
 
 /// Tells the server of sessions that are lost. Others go on as soon as it knows: what was checked right before must have arrived.
@@ -161,7 +170,7 @@ async fn reopen(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         && lost.end().is_some_and(|end| end.reason == LeaseLostReason::Expired)
     {
         shared.rename(&lost);
-        if hear_all(shared).await.is_err() {
+        if hear_everywhere(shared).await.is_err() {
             shared.unheard.notify_one();
         }
     }

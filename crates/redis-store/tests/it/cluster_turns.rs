@@ -20,7 +20,7 @@ fn endless() -> RedisCoordinatorConfig {
 }
 
 /// Whether a node has the tickets of a key.
-fn has(node: &Redis, key: &str) -> bool {
+pub(crate) fn has(node: &Redis, key: &str) -> bool {
     let pattern = format!("{{botmesh:turns:*}}:queue:{key}");
     !node.command(&["KEYS", &pattern]).unwrap().items().is_empty()
 }
@@ -54,7 +54,7 @@ fn sent_away(node: &Redis) -> u64 {
 }
 
 /// Takes the turns of some chats; at each node there are some of them.
-async fn take_some(replica: &RedisCoordinator) -> Vec<(String, Turn)> {
+pub(crate) async fn take_some(replica: &RedisCoordinator) -> Vec<(String, Turn)> {
     let mut turns = Vec::new();
     for chat in 0..40 {
         let key = format!("chat{chat}");
@@ -230,26 +230,53 @@ async fn d08_turns_go_on_while_their_bucket_moves_from_node_to_node() {
     }
 }
 
+/// A chat of this slot that the server does not know.
+async fn unknown_chat(replica: &RedisCoordinator, cluster: &Cluster, slot: u16) -> String {
+    for chat in 0.. {
+        let key = format!("unknown{chat}");
+        let turn = take(replica, &key).await;
+        let found = slot_of(cluster, &key) == slot;
+        turn.release();
+        if found {
+            let node = cluster.owner_of(slot).unwrap();
+            let queue = node.command(&["KEYS", &format!("{{botmesh:turns:*}}:queue:{key}")]).unwrap();
+            let queue = queue.items()[0].text().unwrap();
+            let tickets = || node.command(&["ZCOUNT", &queue, "1", "inf"]).unwrap().int().unwrap();
+            until("it is given back", || tickets() == 0).await;
+            node.command(&["DEL", &queue]).unwrap();
+            return key;
+        }
+    }
+    unreachable!()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d08_a_slot_between_two_nodes_is_waited_for() {
+async fn d08_turns_outlive_a_move_that_lasts_longer_than_a_lease() {
     let cluster = Cluster::start(&Options::new(), 2, 0).unwrap();
-    let (a, b) = (replica_at(&cluster.url(), endless()).await, replica_at(&cluster.url(), endless()).await);
+    let config = || short().with_turn_wait(Duration::from_secs(60));
+    let (a, b) = (replica_at(&cluster.url(), config()).await, replica_at(&cluster.url(), config()).await);
     let held = take(&a, "ana").await;
     let slot = slot_of(&cluster, "ana");
-    // It has its session there already.
-    drop(enter(&b, "ana").await);
+    let unknown = unknown_chat(&b, &cluster, slot).await;
+    let mut waiting = enter(&b, "ana").await;
     let from = cluster.owner_of(slot).unwrap();
     let moving = cluster.begin_slot_move(slot, other(&cluster, slot)).unwrap();
     moving.move_keys().unwrap();
-    let mut entering = Box::pin(b.enter("ana"));
-    tokio::select! {
-        _ = &mut entering => panic!("a ticket of a slot that is nowhere"),
-        // More often than it is sent for one call.
-        () = until("it is sent away", || sent_away(from) > 12) => {}
-    }
+    // Three heartbeats of each replica in a lease.
+    until("two leases pass", || sent_away(from) > 12).await;
+    assert_eq!(held.confirm().await, Ok(()));
     held.release();
-    moving.finish().unwrap();
-    let turn = entering.await.unwrap().granted().await.unwrap();
+    let turn = waiting.granted().await.unwrap();
     assert_eq!(turn.previous_holder(), Some(held.session()));
+    let before = sent_away(from);
+    let mut entering = Box::pin(b.enter(&unknown));
+    tokio::select! {
+        _ = &mut entering => panic!("a ticket of a chat that is nowhere"),
+        // It is tried again after 100 ms at most.
+        () = until("more than two leases pass", || sent_away(from) > before + 50) => {}
+    }
+    assert_eq!(turn.confirm().await, Ok(()));
+    moving.finish().unwrap();
+    entering.await.unwrap().granted().await.unwrap();
     assert_eq!(turn.confirm().await, Ok(()));
 }

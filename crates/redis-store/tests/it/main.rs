@@ -3,6 +3,7 @@
 
 mod close;
 mod cluster;
+mod cluster_nodes;
 mod cluster_turns;
 mod faults;
 mod keys;

@@ -1,0 +1,142 @@
+//! A node of a Cluster that is gone: what the other nodes have goes on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use botmesh_core::coordinator::{Coordinator, Turn};
+use botmesh_core::error::LeaseLostReason;
+use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig, RedisStore};
+use botmesh_test_servers::{Cluster, Options, Redis};
+
+use crate::cluster_turns::{has, take_some};
+use crate::tools::{Kv, create, soon};
+use crate::turns::{LEASE, enter, replica_at, short, take, until};
+
+/// Three masters, each with so many replicas. Two go on without the third, as far as they have the slots.
+fn cluster(replicas: usize) -> Cluster {
+    Cluster::start(&Options::new().with_setting("cluster-require-full-coverage", "no"), 3, replicas).unwrap()
+}
+
+/// A ticket that does not have its turn within a lease fails.
+fn hasty() -> RedisCoordinatorConfig {
+    short().with_turn_wait(LEASE)
+}
+
+type Held = Vec<(String, Turn)>;
+
+/// Turns of chats on this node, and of others.
+async fn take_apart(replica: &RedisCoordinator, node: &Redis) -> (Held, Held) {
+    let held = take_some(replica).await;
+    let (there, elsewhere): (Held, Held) = held.into_iter().partition(|(key, _)| has(node, key));
+    assert!(there.len() >= 5 && elsewhere.len() >= 10);
+    (there, elsewhere)
+}
+
+/// One set of journals on this node, and one elsewhere.
+fn journals(cluster: &Cluster, store: &RedisStore, node: &Redis) -> (Kv, Kv) {
+    let find = |there: bool| {
+        let is_right = |scope: &String| {
+            let slot = cluster.slot_of(&format!("{{botmesh:{scope}}}:journal")).unwrap();
+            (cluster.owner_of(slot).unwrap().address() == node.address()) == there
+        };
+        let scope = (0..).map(|number| number.to_string()).find(is_right).unwrap();
+        store.durability().scoped(&scope)
+    };
+    (find(true), find(false))
+}
+
+/// Serves chats with two replicas until it is told to end, while turns of others stay. How often.
+async fn go_on(replicas: [&RedisCoordinator; 2], chats: &Held, kv: &Kv, end: &AtomicBool) -> usize {
+    let (kept, served) = chats.split_at(chats.len() / 2);
+    let mut rounds = 0;
+    while !end.load(Ordering::Relaxed) {
+        let (key, turn) = &kept[rounds % kept.len()];
+        assert_eq!(turn.confirm().await, Ok(()), "{key} after {rounds} rounds");
+        let (key, turn) = &served[rounds % served.len()];
+        turn.release();
+        let first = take(replicas[0], key).await;
+        let mut next = enter(replicas[1], key).await;
+        first.release();
+        let next = next.granted().await.unwrap();
+        assert_eq!(next.previous_holder(), Some(first.session()));
+        create(kv, &rounds.to_string()).await;
+        rounds += 1;
+    }
+    for (key, turn) in kept {
+        assert_eq!(turn.check(), Ok(()), "{key}");
+    }
+    rounds
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stands_still_ends_the_turns_of_its_own_buckets_alone() {
+    let cluster = cluster(0);
+    let (a, b) = (replica_at(&cluster.url(), hasty()).await, replica_at(&cluster.url(), hasty()).await);
+    let store = RedisStore::open(&cluster.url()).await.unwrap();
+    let node = &cluster.nodes()[1];
+    let (lost, others) = take_apart(&a, node).await;
+    let (there, elsewhere) = journals(&cluster, &store, node);
+    create(&there, "before").await;
+    node.freeze().unwrap();
+    let end = AtomicBool::new(false);
+    let outage = async {
+        for (key, turn) in &lost {
+            let reason = soon("the loss of a turn", turn.lost()).await.reason;
+            assert_eq!(reason, LeaseLostReason::CoordinatorLost, "{key}");
+        }
+        // A lease passes for each that asks in vain.
+        for (key, _) in lost.iter().take(3) {
+            assert!(b.enter(key).await.is_err(), "a ticket of {key} from a server that stands still");
+        }
+        end.store(true, Ordering::Relaxed);
+    };
+    let (rounds, ()) = tokio::join!(go_on([&a, &b], &others, &elsewhere, &end), outage);
+    assert!(rounds > 10, "{rounds} rounds");
+    node.thaw().unwrap();
+    cluster.wait_until_serving().unwrap();
+    for (key, turn) in &lost {
+        let again = soon("a turn at the node", take_at_last(&a, key)).await;
+        assert!(again.fence() > turn.fence(), "{key}");
+    }
+    create(&there, "after").await;
+}
+
+/// A turn, however many tickets expire before.
+async fn take_at_last(replica: &RedisCoordinator, key: &str) -> Turn {
+    loop {
+        if let Ok(mut ticket) = replica.enter(key).await
+            && let Ok(turn) = ticket.granted().await
+        {
+            return turn;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_other_nodes_go_on_while_a_replica_takes_the_place_of_a_killed_master() {
+    let cluster = cluster(1);
+    let (a, b) = (replica_at(&cluster.url(), hasty()).await, replica_at(&cluster.url(), hasty()).await);
+    let store = RedisStore::open(&cluster.url()).await.unwrap();
+    let node = &cluster.nodes()[1];
+    let (gone, others) = take_apart(&a, node).await;
+    let (there, elsewhere) = journals(&cluster, &store, node);
+    create(&there, "before").await;
+    let end = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let failing = scope.spawn(|| cluster.fail_over(node).map(drop).unwrap());
+        let outage = async {
+            until("a replica takes the place of its master", || failing.is_finished()).await;
+            for (key, turn) in &gone {
+                turn.release();
+                let again = soon("a turn at the successor", take_at_last(&b, key)).await;
+                assert!(again.fence() > turn.fence(), "{key}");
+            }
+            end.store(true, Ordering::Relaxed);
+        };
+        let both = async { tokio::join!(go_on([&a, &b], &others, &elsewhere, &end), outage).0 };
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| runtime.block_on(both))
+    });
+    assert!(rounds > 10, "{rounds} rounds");
+    create(&there, "after").await;
+    soon("the end of a replica", a.close()).await;
+}
