@@ -207,7 +207,7 @@ fn set_back(redis: &Redis, by: i64) {
     let script = "
         local state = redis.call('HGETALL', KEYS[1])
         for i = 1, #state, 2 do
-          if state[i] ~= 'e' and state[i + 1] ~= '0' then
+          if state[i] ~= 'e' and string.sub(state[i], 1, 2) ~= 'n:' and state[i + 1] ~= '0' then
             redis.call('HSET', KEYS[1], state[i], string.format('%.0f', state[i + 1] + ARGV[1]))
           end
         end
