@@ -289,8 +289,10 @@ fn read_event(item: &Value, sender: &str) -> Result<Inbound, String> {
         return Ok(Inbound::private(event, "", InboundBody::Edit { message: message.into(), text }));
     }
     let about = ["sender", "recipient", "timestamp"];
-    let mut others = item.as_object().into_iter().flatten().filter(|(key, _)| !about.contains(&key.as_str()));
-    let (event, detail) = others.next().ok_or("an item that says nothing")?;
+    let others = || item.as_object().into_iter().flatten().filter(|(key, _)| !about.contains(&key.as_str()));
+    // What happened is an object; beside it may be who had the thread (`hop_context`), or a flag.
+    let what = others().find(|(_, value)| value.is_object()).or_else(|| others().next());
+    let (event, detail) = what.ok_or("an item that says nothing")?;
     let body = InboundBody::System { event: event.clone(), detail: detail.clone() };
     Ok(Inbound::private(format!("{event}:{sender}:{at}"), "", body))
 }

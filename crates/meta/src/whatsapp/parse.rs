@@ -29,8 +29,12 @@ struct Change {
 }
 
 #[derive(Deserialize)]
-struct Changed {
+struct About {
     metadata: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Changed {
     #[serde(default)]
     contacts: Items,
     #[serde(default)]
@@ -56,6 +60,12 @@ pub(crate) fn parse(body: &[u8], number: &str) -> Result<Vec<Event>, WebhookErro
 
 fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
     let Change { field, value } = change;
+    let of = serde_json::from_str::<About>(value.get())
+        .ok()
+        .and_then(|about| id(&about.metadata?, "phone_number_id"));
+    if of.as_ref().is_some_and(|of| of != number) {
+        return tracing::debug!(?of, "a post about another phone number is left out");
+    }
     if !matches!(&*field, "messages" | "smb_message_echoes" | "user_id_update") {
         let detail = serde_json::from_str(value.get()).unwrap_or(Value::Null);
         return events.push(Event::Notice(Notice::Account { event: field, detail }));
@@ -64,10 +74,6 @@ fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
         Ok(changed) => changed,
         Err(error) => return events.push(Event::unreadable(value.get(), error.to_string())),
     };
-    let of = changed.metadata.as_ref().and_then(|metadata| id(metadata, "phone_number_id"));
-    if of.as_ref().is_some_and(|of| of != number) {
-        return tracing::debug!(?of, "a post about another phone number is left out");
-    }
     let contacts = changed.contacts.unwrap_or_default();
     let contacts: Vec<Value> =
         contacts.iter().filter_map(|raw| serde_json::from_str(raw.get()).ok()).collect();
@@ -79,7 +85,7 @@ fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
         events.push(Event::Notice(read_echo(message)?));
         Ok(())
     });
-    each_item(changed.statuses, events, read_status);
+    each_item(changed.statuses, events, |status, events| read_status(status, &contacts, events));
     each_item(changed.errors, events, |error, events| {
         let problem = Refusal::of(error).ok_or("an error without a code")?;
         let (code, detail) = (Some(problem.code()), problem.message().to_owned());
@@ -130,6 +136,8 @@ fn read_message(message: &Value, contacts: &[Value]) -> Result<Inbound, String> 
     let user = user.or_else(|| of_contact("user_id"));
     let parent = id(message, "from_parent_user_id").or_else(|| of_contact("parent_user_id"));
     let system = message.get("system");
+    // What is told of a change is told of whom the user was.
+    let user = system.and_then(|system| id(system, "previous_user_id")).or(user);
     let of_system = || system.and_then(|system| person(id(system, "user_id"), id(system, "wa_id"), None));
     let mut sender = person(user, phone, parent)
         .or_else(of_system)
@@ -145,7 +153,7 @@ fn read_message(message: &Value, contacts: &[Value]) -> Result<Inbound, String> 
     inbound.group = group.is_some();
     inbound.written_at = seconds(message, "timestamp");
     inbound.reply_to = context.and_then(|context| id(context, "id")).map(Into::into);
-    inbound.extra = content::extra(message, kind);
+    inbound.extra = content::extra(message, kind, &inbound.body);
     Ok(inbound)
 }
 
@@ -157,7 +165,7 @@ fn read_echo(message: &Value) -> Result<Notice, String> {
     Ok(Notice::FromMe { chat: chat.into(), message: id.into(), text: said.to_owned() })
 }
 
-fn read_status(status: &Value, events: &mut Vec<Event>) -> Result<(), String> {
+fn read_status(status: &Value, contacts: &[Value], events: &mut Vec<Event>) -> Result<(), String> {
     let message = id(status, "id").ok_or("a status without an id")?;
     if let Some(token) = text(status, "biz_opaque_callback_data") {
         events.push(Event::Sent { token: token.into(), message: message.as_str().into() });
@@ -172,7 +180,9 @@ fn read_status(status: &Value, events: &mut Vec<Event>) -> Result<(), String> {
         // One that we do not know says nothing that matters.
         _ => return Ok(()),
     };
-    let to = id(status, "recipient_user_id").or_else(|| id(status, "recipient_id"));
+    let named = ["recipient_user_id", "recipient_id", "recipient_parent_user_id"];
+    let of_contact = |contact| id(contact, "user_id").or_else(|| id(contact, "wa_id"));
+    let to = named.iter().find_map(|key| id(status, key)).or_else(|| contacts.first().and_then(of_contact));
     let chat = match (text(status, "recipient_type"), id(status, "recipient_id"), to) {
         (Some("group"), Some(group), _) => group_chat(&group),
         (_, _, Some(to)) => to.into(),

@@ -26,7 +26,7 @@ pub(super) fn fields(content: &Content, list_button: &str) -> Result<Value, Chan
         _ if !content.buttons.is_empty() => with_buttons(content, list_button)?,
         ContentBody::Text { text } => json!({ "type": "text", "text": { "body": text } }),
         ContentBody::Location { latitude, longitude, name } => {
-            let mut place = json!({ "latitude": latitude, "longitude": longitude });
+            let mut place = json!({ "latitude": latitude.to_string(), "longitude": longitude.to_string() });
             if let Some(name) = name {
                 place["name"] = json!(name);
             }
@@ -162,8 +162,20 @@ fn with_buttons(content: &Content, list_button: &str) -> Result<Value, ChannelEr
         return Err(unsupported("WhatsApp shows buttons only below a text: give a caption"));
     }
     let buttons = &content.buttons;
+    for (number, button) in buttons.iter().enumerate() {
+        if button.id.trim() != button.id || button.title.trim().is_empty() {
+            let problem = "has a blank around its id, or no title";
+            return Err(unsupported(format!("the button `{}` {problem}", button.id)));
+        }
+        if buttons[..number].iter().any(|other| other.id == button.id) {
+            return Err(unsupported(format!("two buttons have the id `{}`", button.id)));
+        }
+    }
     let fits = |button: &Button| utf16(&button.title) <= BUTTON_TITLE;
-    let as_buttons = buttons.len() <= BUTTONS && utf16(text) <= BUTTONS_TEXT && buttons.iter().all(fits);
+    let differ = |button: &Button| buttons.iter().filter(|other| other.title == button.title).count() == 1;
+    let as_buttons = buttons.len() <= BUTTONS
+        && utf16(text) <= BUTTONS_TEXT
+        && buttons.iter().all(|button| fits(button) && differ(button));
     let max_id = if as_buttons || header.is_some() { BUTTON_ID } else { ROW_ID };
     if let Some(long) =
         buttons.iter().find(|button| button.id.is_empty() || button.id.chars().count() > max_id)

@@ -63,7 +63,8 @@ fn on_one_line(text: &str) -> String {
 impl From<Template> for Content {
     fn from(template: Template) -> Self {
         let Template { name, language, components, text } = template;
-        let template = json!({ "name": name, "language": { "code": language }, "components": components });
+        let language = json!({ "policy": "deterministic", "code": language });
+        let template = json!({ "name": name, "language": language, "components": components });
         let payload = json!({ "type": "template", "template": template });
         ContentBody::Native { channel: ID.to_owned(), payload, text }.into()
     }

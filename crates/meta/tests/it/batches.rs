@@ -1,5 +1,6 @@
 //! Posts of many items: each of them counts, and none holds up the others.
 
+use botmesh_core::inbound::InboundBody;
 use botmesh_core::notice::{Notice, ReceiptOf, Stage as How};
 use botmesh_testing::{FakeGraph, GraphProduct};
 use serde_json::{Value, json};
@@ -144,4 +145,57 @@ async fn a_message_behind_500_statuses_is_handed_over_before_them() {
     let told = stage.diary.take();
     assert!(matches!(told.first(), Some(Told::Event(_))), "{:?}", told.first());
     assert_eq!(told.len(), 1 + 2 * 500);
+}
+
+/// A number's calls are no news to another one.
+#[tokio::test]
+async fn whatever_is_about_another_number_is_left_out() {
+    let (stage, _channel) = whatsapp().await;
+    for (number, told) in [(FakeGraph::OTHER_PHONE_NUMBER_ID, 0), (FakeGraph::PHONE_NUMBER_ID, 1)] {
+        let mut calls = body(number, json!({ "calls": [{ "id": "wacid.1", "event": "connect" }] }));
+        calls["entry"][0]["changes"][0]["field"] = json!("calls");
+        post(&stage, &calls).await;
+        assert_eq!(stage.diary.take().len(), told, "{number}");
+    }
+}
+
+/// A status of a message that failed may name nobody but in the contacts.
+#[tokio::test]
+async fn a_failure_without_a_recipient_is_of_the_contact() {
+    let (stage, _channel) = whatsapp().await;
+    let errors = json!([{ "code": 131_026, "title": "Message undeliverable" }]);
+    for (contact, parent, chat) in
+        [(json!("US.1"), Value::Null, "US.1"), (Value::Null, json!("US.ENT.2"), "US.ENT.2")]
+    {
+        let status = json!({ "id": format!("wamid.{chat}"), "status": "failed", "errors": errors, "recipient_parent_user_id": parent });
+        post(&stage, &ours(json!({ "contacts": [{ "user_id": contact }], "statuses": [status] }))).await;
+        let told = stage.diary.take();
+        let [Told::Notice(Notice::Receipt(receipt))] = &*told else { panic!("{told:?}") };
+        assert_eq!((receipt.chat.as_str(), receipt.stage), (chat, How::Failed));
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_ids_comes_in_the_chat_that_the_user_had() {
+    let (stage, _channel) = whatsapp().await;
+    let system = json!({
+        "type": "user_changed_user_id", "body": "changed", "previous_user_id": "US.1", "user_id": "US.2",
+    });
+    let message = json!({ "id": "wamid.1", "from_user_id": "US.2", "type": "system", "system": system });
+    post(&stage, &ours(json!({ "messages": [message] }))).await;
+    let events = stage.diary.events();
+    let InboundBody::System { event, detail } = &events[0].body else { panic!("{events:?}") };
+    let told = (events[0].chat.as_str(), event.as_str(), &detail["from"], &detail["to"]);
+    assert_eq!(told, ("US.1", "user_changed_user_id", &json!("US.1"), &json!("US.2")));
+}
+
+#[tokio::test]
+async fn what_is_not_supported_is_told_with_all_that_meta_says_of_it() {
+    let (stage, _channel) = whatsapp().await;
+    let reply = json!({ "type": "call_permission_reply", "call_permission_reply": { "response": "accept" } });
+    let message = json!({ "id": "wamid.1", "from": "1555", "type": "interactive", "interactive": reply });
+    post(&stage, &ours(json!({ "messages": [message] }))).await;
+    let events = stage.diary.events();
+    assert_eq!(events[0].body, InboundBody::Unsupported { kind: "interactive".to_owned() });
+    assert_eq!(events[0].extra["interactive"], reply);
 }

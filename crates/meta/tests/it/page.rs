@@ -83,6 +83,20 @@ async fn a_chat_that_another_app_has_is_watched() {
 }
 
 #[tokio::test]
+async fn what_happened_is_told_by_its_name_whatever_else_an_item_has() {
+    let (stage, _channel) = messenger().await;
+    let mut item = message("200", &json!(null));
+    let fields = item.as_object_mut().expect("an item");
+    fields.remove("message");
+    fields.insert("hop_context".to_owned(), json!([{ "app_id": 7 }]));
+    fields.insert("pass_thread_control".to_owned(), json!({ "new_owner_app_id": "8" }));
+    let told = post_item(&stage, item).await;
+    let [Told::Event(inbound)] = &*told else { panic!("{told:?}") };
+    let detail = json!({ "new_owner_app_id": "8" });
+    assert_eq!(inbound.body, InboundBody::System { event: "pass_thread_control".to_owned(), detail });
+}
+
+#[tokio::test]
 async fn a_delivery_without_ids_is_about_everything_up_to_its_watermark() {
     let (stage, _channel) = messenger().await;
     for (receipt, of) in [

@@ -98,8 +98,25 @@ async fn more_choices_and_longer_ones_are_a_list() {
     assert_eq!(long_title["interactive"]["type"], "list");
     let long_text = Content { body: ContentBody::Text { text: "x".repeat(1025) }, ..buttons(&["Yes"]) };
     assert_eq!(sent(&stage, &channel, long_text).await["interactive"]["type"], "list");
+    assert_eq!(sent(&stage, &channel, buttons(&["Same", "Same"])).await["interactive"]["type"], "list");
     let error = send(&channel, "US.1", buttons(&["x"; 11])).await.expect_err("eleven");
     assert_eq!((error.class, error.phase), (ErrorClass::UnsupportedContent, Phase::NotWritten));
+}
+
+#[tokio::test]
+async fn buttons_that_whatsapp_would_refuse_are_not_sent() {
+    let (stage, channel) = whatsapp().await;
+    let text = Content::text("Which one?");
+    for pair in [[("a", "One"), ("a", "Two")], [("a", "One"), (" b", "Two")], [("a", "One"), ("b", " ")]] {
+        let content = text.clone().with_buttons(pair.map(|(id, title)| Button::new(id, title)));
+        let error = send(&channel, "US.1", content).await.expect_err("buttons");
+        assert_eq!(
+            (error.class, error.phase),
+            (ErrorClass::UnsupportedContent, Phase::NotWritten),
+            "{pair:?}"
+        );
+    }
+    assert_eq!(stage.graph.sent_count(), 0);
 }
 
 #[tokio::test]
@@ -117,7 +134,7 @@ async fn buttons_below_a_picture_keep_the_picture() {
 async fn places_and_reactions_go_out() {
     let (stage, channel) = whatsapp().await;
     let place = ContentBody::Location { latitude: 1.5, longitude: -2.0, name: Some("Here".to_owned()) };
-    let expected = json!({ "latitude": 1.5, "longitude": -2.0, "name": "Here" });
+    let expected = json!({ "latitude": "1.5", "longitude": "-2", "name": "Here" });
     assert_eq!(sent(&stage, &channel, place).await["location"], expected);
     for (emoji, expected) in [(Some("👍".to_owned()), "👍"), (None, "")] {
         let reaction = ContentBody::Reaction { message: "wamid.IN1".into(), emoji };
@@ -132,7 +149,7 @@ async fn a_template_goes_out_with_its_texts_on_one_line() {
     let template =
         Template::new("ready", "es").with_body(["Ana\n  Maria", "42"]).with_button_payload(0, "ok");
     let expected = json!({
-        "name": "ready", "language": { "code": "es" }, "components": [
+        "name": "ready", "language": { "policy": "deterministic", "code": "es" }, "components": [
             { "type": "body", "parameters": [
                 { "type": "text", "text": "Ana Maria" }, { "type": "text", "text": "42" },
             ] },

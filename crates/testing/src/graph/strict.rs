@@ -36,16 +36,20 @@ pub(super) fn whatsapp(state: &State, body: &Value) -> Result<(String, bool), Re
         (None, Some(user)) if user.contains('.') => (user, true),
         _ => return Err(wrong("one of to and recipient is required")),
     };
+    one_of(body.get("recipient_type"), &["individual", "group"])?;
+    if body.get("context").is_some_and(|context| !context["message_id"].is_string()) {
+        return Err(wrong("context without message_id"));
+    }
     if length(body.get("biz_opaque_callback_data")) > 512 {
         return Err(wrong("biz_opaque_callback_data is too long"));
     }
     let kind = body["type"].as_str().unwrap_or("text");
     match kind {
         "text" => check_length(body, "/text/body", 4096)?,
-        "template" => check_length(body, "/template/name", 512)?,
+        "template" => template(&body["template"])?,
         "interactive" => interactive(&body["interactive"])?,
         "reaction" => check_length(body, "/reaction/message_id", 512)?,
-        "location" if body["location"]["latitude"].is_number() => {}
+        "location" => location(&body["location"])?,
         "image" | "audio" | "video" | "document" | "sticker" => media(state, &body[kind])?,
         kind => return Err(wrong(format!("no message of type {kind}"))),
     }
@@ -58,10 +62,63 @@ pub(super) fn whatsapp(state: &State, body: &Value) -> Result<(String, bool), Re
     Ok((to.to_owned(), arrives))
 }
 
+/// Checks that a field, if it is there, is one of these.
+fn one_of(value: Option<&Value>, allowed: &[&str]) -> Result<(), Refused> {
+    let is_known = |value: &Value| value.as_str().is_some_and(|value| allowed.contains(&value));
+    match value {
+        Some(value) if !is_known(value) => Err(wrong(format!("{value} must be one of {allowed:?}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Degrees are described as texts, and numbers are taken as well.
+fn location(location: &Value) -> Result<(), Refused> {
+    for (field, max) in [("latitude", 90.0), ("longitude", 180.0)] {
+        let value = &location[field];
+        let degrees = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+        if !degrees.is_some_and(|degrees| (-max..=max).contains(&degrees)) {
+            return Err(wrong(format!("location {field} must be within {max} degrees")));
+        }
+    }
+    Ok(())
+}
+
+fn template(template: &Value) -> Result<(), Refused> {
+    check_length(template, "/name", 512)?;
+    check_length(template, "/language/code", 20)?;
+    one_of(template["language"].get("policy"), &["deterministic"])?;
+    for component in template["components"].as_array().into_iter().flatten() {
+        one_of(Some(&component["type"]), &["header", "body", "button"])?;
+        let parameters = component["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        if component["type"] == "button" {
+            one_of(Some(&component["sub_type"]), &["quick_reply", "url", "catalog", "flow", "copy_code"])?;
+            let index = component["index"].as_str().and_then(|index| index.parse::<u8>().ok());
+            if index.is_none_or(|index| index > 9) || parameters.is_empty() {
+                return Err(wrong("a button of a template has an index from 0 to 9 and parameters"));
+            }
+        }
+        for text in parameters.iter().filter(|parameter| parameter["type"] == "text") {
+            check_length(text, "/text", 32_768)?;
+            let text = text["text"].as_str().unwrap_or_default();
+            if component["type"] == "body" && (text.contains(['\n', '\t']) || text.contains("     ")) {
+                return Err((
+                    132_018,
+                    0,
+                    "a parameter has line breaks, tabs or more than four spaces".to_owned(),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn media(state: &State, media: &Value) -> Result<(), Refused> {
     let known = media["id"].as_str().is_some_and(|id| state.media.contains_key(id));
     let is_url = |link: &str| link.starts_with("https://") || link.starts_with("http://");
     let linked = media["link"].as_str().is_some_and(is_url);
+    if length(media.get("caption")) > 1024 {
+        return Err(wrong("a caption has at most 1024 characters"));
+    }
     if known == linked {
         return Err((131_053, 0, "Media upload error: one of a known id and a link is required".to_owned()));
     }
@@ -82,9 +139,12 @@ fn interactive(interactive: &Value) -> Result<(), Refused> {
         if rows.is_empty() || rows.len() > 10 {
             return Err(wrong("a list has 1 to 10 rows"));
         }
-        for row in rows {
-            check_length(&row, "/title", 24)?;
-            check_length(&row, "/id", 200)?;
+        for (number, row) in rows.iter().enumerate() {
+            if rows[..number].iter().any(|other| other["id"] == row["id"]) {
+                return Err(wrong("ids of rows differ"));
+            }
+            check_length(row, "/title", 24)?;
+            check_length(row, "/id", 200)?;
             if length(row.get("description")) > 72 {
                 return Err(wrong("a description has at most 72 characters"));
             }
@@ -96,11 +156,31 @@ fn interactive(interactive: &Value) -> Result<(), Refused> {
     if interactive["type"] != "button" || buttons.is_empty() || buttons.len() > 3 {
         return Err(wrong("1 to 3 buttons"));
     }
-    for button in buttons {
+    for (number, button) in buttons.iter().enumerate() {
+        one_of(Some(&button["type"]), &["reply"])?;
         check_length(button, "/reply/title", 20)?;
         check_length(button, "/reply/id", 256)?;
+        let id = button["reply"]["id"].as_str().unwrap_or_default();
+        let is_same = |other: &Value| {
+            ["id", "title"].iter().any(|field| other["reply"][field] == button["reply"][field])
+        };
+        if id.trim() != id || buttons[..number].iter().any(is_same) {
+            return Err(wrong("ids and titles of buttons differ, and ids have no spaces around them"));
+        }
     }
-    Ok(())
+    header(interactive.get("header"))
+}
+
+fn header(header: Option<&Value>) -> Result<(), Refused> {
+    let Some(header) = header else { return Ok(()) };
+    one_of(Some(&header["type"]), &["text", "video", "image", "document"])?;
+    let kind = header["type"].as_str().unwrap_or_default();
+    match kind {
+        "text" => check_length(header, "/text", 60),
+        _ if header[kind].get("caption").is_some() => Err(wrong("a header has no caption")),
+        _ if header[kind].is_object() => Ok(()),
+        _ => Err(wrong(format!("a header of type {kind} without {kind}"))),
+    }
 }
 
 /// Checks a message of Messenger or Instagram, and says to whom it goes.

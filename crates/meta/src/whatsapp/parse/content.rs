@@ -40,18 +40,18 @@ pub(super) fn read(message: &Value, kind: &str, sender: &Participant) -> Inbound
     body.unwrap_or_else(unsupported)
 }
 
-/// What has no place of its own.
-pub(super) fn extra(message: &Value, kind: &str) -> Value {
+/// What has no place of its own, such as all of a `body` that is not supported.
+pub(super) fn extra(message: &Value, kind: &str, body: &InboundBody) -> Value {
     let mut extra = picked(message, &["referral", "errors"]);
     let context = message.get("context").map_or(Value::Null, |context| {
         picked(context, &["forwarded", "frequently_forwarded", "referred_product"])
     });
     let form = message.get("interactive").and_then(|pressed| pressed.get("nfm_reply"));
-    let whole = ["order", "contacts"].into_iter().find(|whole| *whole == kind);
+    let is_whole = kind == "contacts" || matches!(body, InboundBody::Unsupported { .. });
     let parts = [
         ("context", Some(context)),
         ("form", form.map(answers)),
-        (kind, whole.and_then(|whole| message.get(whole).cloned())),
+        (kind, message.get(kind).filter(|_| is_whole).cloned()),
     ];
     for (name, part) in parts {
         if let Some(part) = part.filter(|part| !part.is_null()) {
