@@ -143,17 +143,26 @@ fn tests(job: &Job<'_>, targets: &[&str], chosen: &[&str]) -> Invocation {
     Invocation::cargo(["test", "--workspace"].into_iter().chain(args))
 }
 
-/// Where the updates are, from the root.
-const UPDATES: &str = "target/described-updates.ndjson";
+/// What is made at random from published descriptions: by which script of `crates/testing/tests/described`, where it is then,
+/// from the root, and which variable tells the tests.
+const DESCRIBED: [(&str, &str, &str); 2] = [
+    ("telegram.mjs", "target/described-updates.ndjson", "BOTMESH_UPDATES"),
+    ("graph.mjs", "target/described-posts.ndjson", "BOTMESH_POSTS"),
+];
 
-/// Updates made at random from the published description of the Bot API. Needs Node and npm.
+/// Updates of Telegram and posts of Meta, made at random from published descriptions. Needs Node and npm.
 fn described(job: &Job<'_>) -> Invocation {
-    tests(job, &["--test", "it"], &["described::", "--", "--ignored", "--nocapture"])
-        .with_env("BOTMESH_UPDATES", job.workspace.root.join(UPDATES).to_string_lossy())
+    let tests = tests(job, &["--test", "it"], &["described::", "--", "--ignored", "--nocapture"]);
+    DESCRIBED.iter().fold(tests, |tests, (_, file, variable)| {
+        tests.with_env(variable, job.workspace.root.join(file).to_string_lossy())
+    })
 }
 
 fn run_described(job: &Job<'_>) -> Result<(), String> {
-    job.run(&Invocation::program("node", ["crates/telegram/tests/described/updates.mjs", UPDATES]))?;
+    for (script, file, _) in DESCRIBED {
+        let script = format!("crates/testing/tests/described/{script}");
+        job.run(&Invocation::program("node", [&*script, file]))?;
+    }
     job.run(&described(job))
 }
 

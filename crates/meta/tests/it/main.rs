@@ -2,6 +2,7 @@
 
 mod batches;
 mod configured;
+mod described;
 mod edge;
 mod fuzz;
 mod media;

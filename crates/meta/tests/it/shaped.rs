@@ -1,5 +1,5 @@
-//! Posts that Meta may send, at random: no package carries its own description of them, so they are made after the shapes of the
-//! payloads here. Whatever they hold together, each item reaches the bot, under its own id.
+//! Posts that Meta may send, at random, made after the shapes of the payloads here: no package carries Meta's own description of
+//! them (see `described.rs` for what others wrote down). Whatever they hold together, each item reaches the bot, under its own id.
 
 use botmesh_core::inbound::{Inbound, InboundBody};
 use botmesh_core::notice::{Notice, ReceiptOf};
