@@ -24,7 +24,7 @@ pub struct RedisCoordinatorConfig {
     /// How long a ticket waits for its turn, from the call that takes it. Default: 2 min; 100 ms to 24 h.
     #[serde(with = "botmesh_core::duration")]
     pub turn_wait: Duration,
-    /// How many tickets may wait for one key; further ones are refused as
+    /// How many tickets may wait for one key, without those of the dead among the first 1024; further ones are refused as
     /// [`Overloaded`](botmesh_core::error::CoordinationUnavailableReason::Overloaded). Default: 1000; at least 1.
     pub max_waiters: u32,
     /// How long the server remembers who held a key last. After that, a replica reads again what it may still have in its

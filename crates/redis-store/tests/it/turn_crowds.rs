@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use botmesh_core::coordinator::{Coordinator, Fence};
-use botmesh_core::error::LeaseLostReason;
+use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
 use botmesh_core::id::SessionId;
 use botmesh_redis_store::RedisCoordinator;
 use botmesh_test_servers::{Cluster, Options, Proxy, Redis, Reply};
@@ -113,6 +113,31 @@ async fn a_queue_is_not_full_of_the_dead() {
     }
     take(&a, "ana").await;
     assert!(a.try_enter("bea").await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_died_waiting_behind_a_living_holder_keep_nobody_out() {
+    let redis = server();
+    let start = || replica_at(redis.url(), short().with_max_waiters(3));
+    let (a, b, dies) = (start().await, start().await, start().await);
+    let held = take(&a, "ana").await;
+    let _left = [enter(&dies, "ana").await, enter(&dies, "ana").await, enter(&dies, "ana").await];
+    assert_eq!(b.enter("ana").await.unwrap_err().reason, Reason::Overloaded);
+    dies.crash();
+    let first = async {
+        loop {
+            match b.enter("ana").await {
+                Ok(ticket) => return ticket,
+                Err(error) => assert_eq!(error.reason, Reason::Overloaded),
+            }
+        }
+    };
+    let mut waiting = vec![soon("a place", first).await, enter(&b, "ana").await, enter(&b, "ana").await];
+    assert_eq!(b.enter("ana").await.unwrap_err().reason, Reason::Overloaded);
+    assert_eq!(held.check(), Ok(()));
+    held.release();
+    let first = waiting.remove(0).granted().await.unwrap();
+    assert!(!first.was_given_back(), "what the dead were to handle is left");
 }
 
 /// What only one may write to: it takes nothing from the past, and nothing of two at once.

@@ -43,6 +43,11 @@ impl Keys {
         self.queues.get(key)?.tickets.front()
     }
 
+    /// The tickets of a queue, in their order.
+    pub(super) fn places(&self, key: &str) -> impl Iterator<Item = &Place> {
+        self.queues.get(key).into_iter().flat_map(|queue| &queue.tickets)
+    }
+
     /// How many tickets are in a queue.
     pub(super) fn tickets(&self, key: &str) -> usize {
         self.queues.get(key).map_or(0, |queue| queue.tickets.len())

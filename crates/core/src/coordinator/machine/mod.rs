@@ -62,6 +62,9 @@ const MAX_CLOSED: usize = 1024;
 /// Tickets of dead sessions that one request removes at most, so that no request takes long. The next one goes on.
 pub const MAX_BURIED: usize = 256;
 
+/// Tickets of a full queue that one request looks at at most, to leave out the dead.
+const MAX_LOOKED: usize = 1024;
+
 #[derive(Clone, Debug, Default)]
 struct Session {
     /// How long it lives after it is heard from; `None` means until it is closed.
@@ -222,7 +225,7 @@ impl Machine {
             return Standing::Dead;
         }
         let moved = self.bury(key, now);
-        let full = self.keys.tickets(key) > self.limits.max_waiters && self.number(key, ticket).is_none();
+        let full = self.number(key, ticket).is_none() && self.is_full(key, now);
         if !full {
             self.take(key, ticket, at.now);
         }
@@ -395,6 +398,13 @@ impl Machine {
     fn number(&self, key: &str, ticket: &TicketId) -> Option<u64> {
         let name = (ticket.seq, self.keys.name(key)?);
         self.sessions.get(&ticket.session)?.tickets.get(&name).copied()
+    }
+
+    /// Whether as many tickets of the living wait as may.
+    fn is_full(&self, key: &str, now: Micros) -> bool {
+        let (tickets, most) = (self.keys.tickets(key), self.limits.max_waiters);
+        let is_dead = |place: &&Place| !self.alive(&place.ticket.session, now);
+        tickets > most && tickets - self.keys.places(key).take(MAX_LOOKED).filter(is_dead).count() > most
     }
 
     fn heads(&self, key: &str, ticket: &TicketId) -> bool {

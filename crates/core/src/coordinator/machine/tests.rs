@@ -437,6 +437,22 @@ fn queues_are_bounded() {
          at 10
          enter x b.1 = waiting 10000 for b; x to b.0 2 after dead a",
     );
+    check(
+        "the dead who wait behind a living one take no place",
+        full,
+        "open a 10
+         open b
+         enter x b.0 = granted 1
+         enter x a.0 = waiting 2 for b
+         enter x a.1 = waiting 3 for b
+         enter x b.1 = overloaded
+         at 10
+         enter x b.1 = waiting 10000 for b
+         enter x b.2 = waiting 10001 for b
+         enter x b.3 = overloaded
+         leave x b.0 = true; x to b.1 10000 after dead a
+         enter x b.3 = waiting 10002 for b",
+    );
     let mut script = Script::new(Limits::default());
     script.run("open a 10");
     script.run("open b");

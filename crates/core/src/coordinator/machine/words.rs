@@ -14,7 +14,7 @@ pub struct Limits {
     pub max_idle_keys: usize,
     /// How long a key without a ticket is remembered. Default: no limit.
     pub idle_ttl: Option<Duration>,
-    /// Tickets that may wait behind the head of one queue. Default: [`DEFAULT_MAX_WAITERS`].
+    /// Tickets that may wait behind the head of one queue, without those of dead sessions among its first 1024. Default: [`DEFAULT_MAX_WAITERS`].
     pub max_waiters: usize,
 }
 

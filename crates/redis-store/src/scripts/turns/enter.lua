@@ -39,7 +39,8 @@ if ARGV[5] == 'try' then
 end
 if not is_there then
   local tickets = member and redis.call('ZCARD', KEYS[2]) - (previous and 1 or 0) or 0
-  if tickets > tonumber(ARGV[4]) then
+  local most = tonumber(ARGV[4])
+  if tickets > most and tickets - count_dead(previous) > most then
     if moved then tell(member, number, previous) end
     save()
     return {epoch, alive(session_of(member)) and 'overloaded' or 'unknown'}

@@ -38,6 +38,17 @@ local function bury()
   return true, head()
 end
 
+-- How many tickets of the dead are in a queue, as far as one looks.
+local function count_dead(previous)
+  local first, count, known = previous and 1 or 0, 0, {}
+  for _, ticket in ipairs(redis.call('ZRANGE', KEYS[2], first, first + 1023)) do
+    local session = session_of(ticket)
+    if known[session] == nil then known[session] = alive(session) end
+    if not known[session] then count = count + 1 end
+  end
+  return count
+end
+
 -- An error must not end a script that has written; whoever misses a push asks.
 local function push(kind, member, number, previous)
   local tag = string.sub(KEYS[1], 1, -6)
