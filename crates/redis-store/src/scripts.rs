@@ -46,6 +46,7 @@ scripts! {
     12: LOCK_ACQUIRE = turns!("", ["lock"], "lock_acquire"),
     13: LOCK_RENEW = turns!(" flags=allow-oom", ["lock"], "lock_renew"),
     14: LOCK_RELEASE = turns!(" flags=allow-oom", ["lock"], "lock_release"),
+    15: SWEEP = turns!(" flags=allow-oom", ["queue"], "sweep"),
 }
 
 /// Called once, when a store is opened.

@@ -34,6 +34,8 @@ pub(super) struct Lane {
     /// Why no session can be opened.
     pub(super) refused: Failure,
     largest: AtomicU64,
+    /// When a session ended whose tickets are to be removed, 0 for none.
+    unswept: AtomicU64,
     order: Order,
 }
 
@@ -48,6 +50,7 @@ impl Lane {
             jobs,
             refused: Failure::default(),
             largest: AtomicU64::new(floor.0),
+            unswept: AtomicU64::new(0),
             order: Order::default(),
         }
     }
@@ -59,6 +62,19 @@ impl Lane {
     /// All later fences are larger.
     pub(super) fn floor(&self) -> Fence {
         Fence(self.largest.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set_unswept(&self, ended: u64) {
+        self.unswept.store(ended, Ordering::Release);
+    }
+
+    /// It has been done for this end.
+    pub(super) fn set_swept(&self, ended: u64) {
+        let _ = self.unswept.compare_exchange(ended, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(super) fn take_unswept(&self) -> Option<u64> {
+        Some(self.unswept.swap(0, Ordering::AcqRel)).filter(|ended| *ended != 0)
     }
 
     /// For whoever serves the lane. When that has ended nobody is left who does it.

@@ -17,6 +17,7 @@ mod serve;
 mod session;
 mod shared;
 mod start;
+mod sweep;
 mod thread;
 mod wire;
 

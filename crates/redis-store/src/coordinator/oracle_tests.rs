@@ -35,6 +35,7 @@ enum Op {
     Repeat(usize),
     Leave(usize, Leaving),
     Poll(usize),
+    Sweep(usize),
     Lock(usize, usize),
     Renew(usize, usize),
     Unlock(usize, usize),
@@ -64,6 +65,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Repeat),
         8 => (any::<usize>(), leaving).prop_map(|(which, leaving)| Op::Leave(which, leaving)),
         5 => any::<usize>().prop_map(Op::Poll),
+        1 => key.clone().prop_map(Op::Sweep),
         2 => (key.clone(), replica.clone()).prop_map(|(k, r)| Op::Lock(k, r)),
         1 => (key.clone(), replica.clone()).prop_map(|(k, r)| Op::Renew(k, r)),
         1 => (key, replica).prop_map(|(k, r)| Op::Unlock(k, r)),
@@ -215,6 +217,16 @@ impl Pair {
         (left, effects)
     }
 
+    fn sweep(&mut self, key: usize) {
+        let (at, mut effects) = (self.at(), Vec::new());
+        let expected = self.machine.sweep(KEYS[key], at, &mut effects);
+        let queue = self.queue(key);
+        let (epoch, texts) = self.scripts.run(&scripts::SWEEP, queue, at, &["", HOUR_MILLIS]);
+        self.epochs(&epoch);
+        assert_eq!(texts.swept().unwrap(), expected);
+        assert_eq!(self.scripts.pushed(), effects, "sweep");
+    }
+
     fn open(&mut self, replica: usize, lease: u64, known: bool) {
         self.generations[replica] += 1;
         self.leases[replica] = lease;
@@ -323,6 +335,7 @@ impl Pair {
                 let expected = self.machine.leave(KEYS[key], &ticket, leaving, at, &mut effects);
                 assert_eq!(self.leave(key, &ticket, leaving, at), (expected, effects));
             }
+            Op::Sweep(key) => self.sweep(key),
             Op::Lock(..) | Op::Renew(..) | Op::Unlock(..) => self.locks(op),
             Op::Flush => {
                 self.machine.flush();

@@ -21,6 +21,7 @@ use super::rules::keeps;
 use super::session::{Grant, Session};
 use super::shared::Shared;
 use super::start::{hear, hear_at};
+use super::sweep;
 use super::thread::{AT_ONCE, FIRST_DELAY, LAST_DELAY, next_delay};
 use super::wire::Push;
 use crate::client::{Ears, Heard, Node};
@@ -38,6 +39,7 @@ pub(super) fn run(
             () = shared.stop.cancelled() => {}
             () = listen(&shared, ears) => {}
             _ = join_all(lanes) => {}
+            () = sweep::run(&shared) => {}
         }
         drop(shared.wire.client.close().await);
     }

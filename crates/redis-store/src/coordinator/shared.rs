@@ -51,6 +51,8 @@ pub(super) struct Shared {
     ends: mpsc::UnboundedSender<Arc<Session>>,
     /// Tells that pushes may not arrive.
     pub(super) unheard: Notify,
+    /// Tells that a lane has queues that are to be swept.
+    pub(super) unswept: Notify,
     /// Why pushes do not arrive.
     unpushed: Failure,
     /// The lanes at whose servers the clock stands still, and what that is.
@@ -90,6 +92,7 @@ impl Shared {
             generations: AtomicU64::new(0),
             ends: begun.ends,
             unheard: Notify::new(),
+            unswept: Notify::new(),
             unpushed: Failure::default(),
             still: Mutex::default(),
             stopped_clock: Failure::default(),

@@ -17,7 +17,7 @@ use super::lane::Lane;
 use super::serve::hear_everywhere;
 use super::session::Session;
 use super::shared::Shared;
-use super::wire::Wire;
+use super::wire::{Beaten, Wire};
 use crate::client::{Ears, Heard};
 
 /// Delays between attempts: the first, doubled each time up to the last.
@@ -122,15 +122,11 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
         match answer {
             Some(Ok(answer)) if !shared.is_of(&session, &answer) => {}
             Some(Ok(answer)) => {
-                let Some(wall) = answer.what else {
+                let Some(beaten) = answer.what else {
                     shared.lose(&session, LeaseLostReason::Expired);
                     continue;
                 };
-                shared.beat(&session, sent);
-                if seen.0 != wall {
-                    seen = (wall, sent);
-                }
-                shared.set_clock(lane, sent.saturating_sub(seen.1) < lease);
+                prolonged(shared, &session, sent, beaten, &mut seen);
                 beat = next_beat(beat.number);
                 due = sent + lease / 3;
                 failing = false;
@@ -143,6 +139,19 @@ async fn watch(shared: &Arc<Shared>, beats: &Wire, lane: &Arc<Lane>) {
             }
             None => {}
         }
+    }
+}
+
+/// The server has prolonged the lease, and said what else it knows.
+fn prolonged(shared: &Shared, session: &Session, sent: Duration, beaten: Beaten, seen: &mut (u64, Duration)) {
+    shared.beat(session, sent);
+    if seen.0 != beaten.wall {
+        *seen = (beaten.wall, sent);
+    }
+    shared.set_clock(&session.lane, sent.saturating_sub(seen.1) < shared.config.lease);
+    if let Some(ended) = beaten.ended {
+        session.lane.set_unswept(ended);
+        shared.unswept.notify_one();
     }
 }
 

@@ -33,6 +33,15 @@ pub(super) struct Next {
     pub(super) previous: Option<Previous>,
 }
 
+/// What the server says of a living session. Times are microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Beaten {
+    /// Its wall clock.
+    pub(super) wall: u64,
+    /// When a session ended by itself whose tickets may be where nobody comes again.
+    pub(super) ended: Option<u64>,
+}
+
 /// Whether a ticket is taken where it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -131,9 +140,19 @@ impl Texts {
         Ok(if self.text()? == "alive" { Liveness::Alive } else { Liveness::Dead })
     }
 
-    /// The wall clock, if the session is alive.
-    fn beaten(mut self) -> Result<Option<u64>, Unexpected> {
-        if self.text()? == "alive" { self.number().map(Some) } else { Ok(None) }
+    fn beaten(mut self) -> Result<Option<Beaten>, Unexpected> {
+        if self.text()? != "alive" {
+            return Ok(None);
+        }
+        let (wall, ended) = (self.number()?, self.text()?);
+        let none = || Unexpected::new("an end of a session that is no number");
+        let ended = (!ended.is_empty()).then(|| ended.parse().map_err(|_| none())).transpose()?;
+        Ok(Some(Beaten { wall, ended }))
+    }
+
+    /// Whether more is to be removed.
+    pub(super) fn swept(mut self) -> Result<bool, Unexpected> {
+        Ok(self.text()? == "1")
     }
 
     pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
@@ -252,14 +271,14 @@ impl Wire {
         self.call(bucket, &scripts::OPEN, None, args, Texts::liveness).await
     }
 
-    /// Answers with the server's wall clock, in microseconds; `None` if the session is dead.
+    /// `None` if the session is dead.
     pub(super) async fn beat(
         &self,
         bucket: &Bucket,
         session: &SessionId,
         lease: Duration,
         beat: Beat,
-    ) -> Result<Answer<Option<u64>>, StoreError> {
+    ) -> Result<Answer<Option<Beaten>>, StoreError> {
         let args =
             vec![text(session.as_str()), digits(micros(lease)), digits(beat.number), digits(beat.mark)];
         self.call(bucket, &scripts::BEAT, None, args, Texts::beaten).await
@@ -323,6 +342,18 @@ impl Wire {
     ) -> Result<Answer<Standing>, StoreError> {
         let args = vec![text(session.as_str()), digits(seq)];
         self.call(bucket, &scripts::POLL, Some(bucket.queue(key)), args, Texts::standing).await
+    }
+
+    /// Removes the dead at the head of a queue. Whether there are more.
+    pub(super) async fn sweep(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        idle_ttl: Duration,
+    ) -> Result<Answer<bool>, StoreError> {
+        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let args = vec![Bytes::new(), digits(idle)];
+        self.call(bucket, &scripts::SWEEP, Some(bucket.queue(key)), args, Texts::swept).await
     }
 
     pub(super) async fn lock_acquire(

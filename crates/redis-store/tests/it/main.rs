@@ -20,4 +20,5 @@ mod turn_faults;
 mod turn_late;
 mod turn_losses;
 mod turn_server;
+mod turn_sweep;
 mod turns;

@@ -313,6 +313,17 @@ impl Machine {
         standing
     }
 
+    /// Removes the dead at the head of a queue, where nobody may come again. Whether there are more, since one request removes
+    /// [`MAX_BURIED`] at most.
+    pub fn sweep(&mut self, key: &str, at: impl Into<Moment>, effects: &mut Vec<Effect>) -> bool {
+        let now = self.read(at.into());
+        if self.bury(key, now) {
+            self.tell_head(key, now, effects);
+            self.keys.rest(key, now, &self.limits);
+        }
+        self.keys.head(key).is_some_and(|head| !self.alive(&head.ticket.session, now))
+    }
+
     /// Takes the lock `key` for `ttl` if it is free. The caller names the acquisition by a token of its own: sent again
     /// while the lock is held, it is the same acquisition with the same fence.
     pub fn lock_acquire(&mut self, key: &str, token: &str, ttl: Duration, at: impl Into<Moment>) -> Locking {

@@ -2,9 +2,10 @@
 -- session, for both.
 --
 -- ARGV  (elapsed), the session, its lease, the number of the heartbeat and its mark
--- Answers with the epoch and 'alive' and the wall clock, or 'dead'.
+-- Answers with the epoch and 'alive', the wall clock and when a session ended after which the queues are to be swept ('' for
+-- none), or 'dead'.
 
-forget_dead()
+local ended = forget_dead()
 local session, beat = ARGV[2], ARGV[4] .. '-' .. ARGV[5]
 if not alive(session) then
   save()
@@ -16,4 +17,4 @@ if known and known ~= beat and tonumber(ARGV[4]) <= tonumber(string.match(known,
   return {epoch, 'dead'}
 end
 save('s:' .. session, digits(now + ARGV[3]), 'n:' .. session, beat)
-return {epoch, 'alive', wall_digits}
+return {epoch, 'alive', wall_digits, ended}

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the bucket's state: e epoch, b when it began, g until when nobody is granted anything, c the largest number,
 --          t the wall clock and l the lease clock at the last request, s:ID the end of a session's lease,
---          below 0 if the session was closed, n:ID the number and the mark of its last heartbeat
+--          below 0 if the session was closed, n:ID the number and the mark of its last heartbeat, ended the last end of
+--          a session that is forgotten, swept the one after which no queue has its tickets any more
 -- ARGV[1]  the microseconds that the caller saw pass since its last answered request, or ''
 --
 -- All times are microseconds. The lease clock stands still while the wall clock is set back, and goes on by no more than
@@ -51,12 +52,25 @@ local function gives_back(session)
   return lease < 0 or lease > now
 end
 
--- So that no delayed request revives a dead session, it is remembered for ten minutes.
+-- So that no delayed request revives a dead session, it is remembered for ten minutes. Answers with when one ended by itself
+-- after the end for which the queues were swept last, '' for none.
 local function forget_dead()
   local fields = redis.call('HGETALL', KEYS[1])
+  local ended, forgotten, swept = 0, 0, 0
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 2) == 's:' and math.abs(fields[i + 1]) + 600000000 <= now then
-      redis.call('HDEL', KEYS[1], fields[i], 'n:' .. string.sub(fields[i], 3))
+    local kind, value = string.sub(fields[i], 1, 2), tonumber(fields[i + 1])
+    if kind == 's:' and value <= now then
+      ended = math.max(ended, value)
+      if math.abs(value) + 600000000 <= now then
+        forgotten = math.max(forgotten, value)
+        redis.call('HDEL', KEYS[1], fields[i], 'n:' .. string.sub(fields[i], 3))
+      end
+    elseif fields[i] == 'ended' then
+      ended = math.max(ended, value)
+    elseif fields[i] == 'swept' then
+      swept = value
     end
   end
+  if forgotten > swept then redis.call('HSET', KEYS[1], 'ended', digits(forgotten)) end
+  return ended > swept and digits(ended) or ''
 end

@@ -1,0 +1,13 @@
+-- Removes the dead at the head of a queue, where nobody else may come again.
+--
+-- ARGV  (elapsed), nobody's session, the milliseconds for which an idle queue is remembered
+-- Answers with the epoch and '1' if there are more of them, '0' if not.
+
+local moved, member, number, previous = bury()
+save()
+if moved and member then
+  tell(member, number, previous)
+elseif moved then
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
+return {epoch, member and not alive(session_of(member)) and '1' or '0'}

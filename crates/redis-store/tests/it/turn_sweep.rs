@@ -1,0 +1,89 @@
+//! Tickets of the dead in chats where nobody comes again.
+
+use std::time::Duration;
+
+use botmesh_core::coordinator::{Coordinator, Ticket, Turn};
+use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
+use botmesh_test_servers::{Cluster, Options, Redis};
+use futures_util::future::join_all;
+
+use crate::tools::{server, soon};
+use crate::turns::{enter, replica_at, short, take, tickets, until};
+
+/// It is soon forgotten who had a chat.
+fn forgetful() -> RedisCoordinatorConfig {
+    short().with_idle_ttl(Duration::from_secs(1))
+}
+
+/// The chats of this name that a server knows.
+fn chats(redis: &Redis, name: &str) -> usize {
+    redis.command(&["KEYS", &format!("{{botmesh:turns:*}}:queue:{name}*")]).unwrap().items().len()
+}
+
+async fn enter_all(replica: &RedisCoordinator, name: &str, count: usize) -> Vec<Ticket> {
+    let keys: Vec<_> = (0..count).map(|chat| format!("{name}{chat}")).collect();
+    join_all(keys.iter().map(|key| enter(replica, key))).await
+}
+
+async fn turns(tickets: &mut [Ticket]) -> Vec<Turn> {
+    let turns = join_all(tickets.iter_mut().map(|ticket| ticket.granted()));
+    soon("the turns", turns).await.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_replica_left_in_a_thousand_chats_goes_though_nobody_comes_there() {
+    let redis = server();
+    let (a, b) = (replica_at(redis.url(), forgetful()).await, replica_at(redis.url(), forgetful()).await);
+    let _left = [enter_all(&a, "left", 1000).await, enter_all(&a, "left", 1000).await];
+    // Chats of the living: the dead one holds some, waits in others, and has some to itself for a while.
+    let _held = enter_all(&a, "next", 20).await;
+    let mut next = enter_all(&b, "next", 20).await;
+    let held = turns(&mut enter_all(&b, "held", 20).await).await;
+    let _behind = enter_all(&a, "held", 20).await;
+    let waiting = enter_all(&b, "held", 20).await;
+    assert_eq!(chats(&redis, "left"), 1000);
+    a.crash();
+    until("the chats of the dead are gone", || chats(&redis, "left") == 0).await;
+    let next = turns(&mut next).await;
+    for turn in held.iter().chain(&next) {
+        assert_eq!(turn.confirm().await, Ok(()));
+    }
+    for chat in 0..20 {
+        assert_eq!(tickets(&redis, &format!("held{chat}")).len(), 3, "those behind a living one stay");
+        assert_eq!(tickets(&redis, &format!("next{chat}")).len(), 1);
+    }
+    held.into_iter().for_each(|turn| turn.release());
+    let mut waiting = waiting;
+    for turn in turns(&mut waiting).await {
+        assert_eq!(turn.previous_holder(), Some(&a.session()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_starts_after_all_have_died_removes_what_they_left() {
+    let redis = server();
+    let a = replica_at(redis.url(), forgetful()).await;
+    let _left = enter_all(&a, "left", 300).await;
+    a.crash();
+    let b = replica_at(redis.url(), forgetful()).await;
+    until("the chats of the dead are gone", || chats(&redis, "left") == 0).await;
+    take(&b, "ana").await.release();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_goes_from_every_node_of_a_cluster() {
+    let cluster = Cluster::start(&Options::new(), 3, 0).unwrap();
+    let all = |name| cluster.nodes().iter().map(|node| chats(node, name)).sum::<usize>();
+    let url = cluster.url();
+    let (a, b) = (replica_at(&url, forgetful()).await, replica_at(&url, forgetful()).await);
+    let _left = enter_all(&a, "left", 500).await;
+    let held = turns(&mut enter_all(&b, "held", 100).await).await;
+    assert!(cluster.nodes().iter().all(|node| chats(node, "left") > 50));
+    a.crash();
+    until("the chats of the dead are gone", || all("left") == 0).await;
+    assert_eq!(all("held"), 100);
+    for turn in &held {
+        assert_eq!(turn.confirm().await, Ok(()));
+    }
+    b.close().await;
+}
