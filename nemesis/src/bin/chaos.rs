@@ -61,7 +61,9 @@ const LEGS: &[Leg] = &[
     (ServerKind::Redis, Mode::Bare, 3),
     (ServerKind::Redis, Mode::Bot, 3),
     (ServerKind::Sentinel, Mode::Bare, 2),
+    (ServerKind::Sentinel, Mode::Bot, 1),
     (ServerKind::Cluster, Mode::Bare, 2),
+    (ServerKind::Cluster, Mode::Bot, 2),
 ];
 
 fn fault(name: &str) -> Result<Fault, String> {

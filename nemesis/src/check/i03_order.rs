@@ -133,6 +133,7 @@ fn replies(run: &Run<'_>) -> Vec<Violation> {
         for (id, at) in messages {
             let Some(reply) = replies.get(&(chat, id)).copied() else { continue };
             if let Some((before, message, earlier)) = last.filter(|(.., earlier)| earlier.index > reply.index)
+                && !run.amnesia.hits(message.t, earlier.t)
             {
                 let what = format!("the message {id} was answered before the message {before}");
                 found.push(Run::found(Invariant::I3Order, chat, what, [message, at, reply, earlier]));

@@ -115,6 +115,8 @@ pub(super) struct Run<'a> {
     pub(super) server: Spans,
     /// When a session may hold what the server does not know of.
     pub(super) amnesia: Spans,
+    /// When journals may have lost what they acknowledged.
+    pub(super) lost: Spans,
     /// The same for single replicas: their network and their processes.
     pub(super) disturbed: HashMap<&'a str, Spans>,
     pub(super) without_pushes: HashMap<&'a str, Spans>,
@@ -159,6 +161,7 @@ impl<'a> Run<'a> {
             late: Spans::new(late),
             server: Spans::default(),
             amnesia: Spans::default(),
+            lost: Spans::default(),
             disturbed: HashMap::new(),
             without_pushes: HashMap::new(),
         };
@@ -189,7 +192,7 @@ impl<'a> Run<'a> {
 
     fn disturbances(&mut self) {
         let (lease, second) = (self.lease, 1000 * MS);
-        let (mut server, mut amnesia) = (Vec::new(), Vec::new());
+        let (mut server, mut amnesia, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut disturbed: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
         let mut without_pushes: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
         for window in &self.windows {
@@ -208,9 +211,14 @@ impl<'a> Run<'a> {
             if window.fault.loses_writes() || forgot {
                 amnesia.push(span(lease + nanos(self.limits.scheduling)));
             }
+            if window.fault.loses_records() {
+                // What was written before the end may be acknowledged after it.
+                lost.push(span(lease + nanos(self.limits.scheduling)));
+            }
         }
         self.server = Spans::new(server);
         self.amnesia = Spans::new(amnesia);
+        self.lost = Spans::new(lost);
         self.disturbed = disturbed.into_iter().map(|(replica, spans)| (replica, Spans::new(spans))).collect();
         self.without_pushes =
             without_pushes.into_iter().map(|(replica, spans)| (replica, Spans::new(spans))).collect();

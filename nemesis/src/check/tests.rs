@@ -253,6 +253,11 @@ fn tickets_are_served_in_their_order() {
                 false,
                 "10 h message x 1; 20 h message x 2; 25 p reply x 2; 30 p reply x 1",
             ),
+            (
+                "replies that two masters swapped",
+                true,
+                "5 h split; 10 h message x 1; 20 h message x 2; 25 p reply x 2; 30 p reply x 1; 40 h split_healed",
+            ),
         ],
     );
 }
@@ -274,6 +279,21 @@ fn each_ticket_comes_to_one_end() {
             ("a ticket on the server", false, "30 h quiet; 40 h queues 1"),
             ("a message without a reply", false, "10 h message x 1; 20 h quiet; 30 h end"),
             ("a message with its reply", true, "10 h message x 1; 20 h quiet; 30 p reply x 1"),
+            (
+                "a message that a failover lost",
+                true,
+                "5 h split; 10 h message x 1; 20 h split_healed; 2000 h quiet; 2030 h end",
+            ),
+            (
+                "a message from before a failover",
+                false,
+                "5 h message x 1; 10 h split; 20 h split_healed; 2000 h quiet; 2030 h end",
+            ),
+            (
+                "a message of a server that came back from its file",
+                false,
+                "5 h restart_aof; 10 h message x 1; 20 h server_back; 2000 h quiet; 2030 h end",
+            ),
         ],
     );
 }

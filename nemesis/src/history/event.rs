@@ -340,6 +340,12 @@ impl Fault {
         matches!(self, Self::RestartAof | Self::Promote | Self::Split)
     }
 
+    /// Whether journals may have lost what they had acknowledged. A server that comes back from its file has it all: what is
+    /// written there outlives its process.
+    pub fn loses_records(self) -> bool {
+        matches!(self, Self::Promote | Self::Split)
+    }
+
     /// Whether the server has forgotten everything, which it tells its clients by another epoch.
     pub fn loses_data(self) -> bool {
         matches!(self, Self::Flushall | Self::RestartEmpty)

@@ -11,6 +11,7 @@ mod verdict;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ pub use self::provider::{Last, Provider};
 pub use self::schedule::{Plan, Progress};
 pub use self::servers::ServerKind;
 use self::servers::Servers;
+use crate::check;
 use crate::history::{self, Config, Event, Metronome, Record, Recorder};
 use crate::replica::{BEGINS, Mode};
 
@@ -84,6 +86,8 @@ pub struct World {
     pub provider: Provider,
     servers: Servers,
     replicas: Vec<Mutex<Replica>>,
+    /// From when to when journals may have lost what they acknowledged; without an end as long as there is none.
+    losses: Mutex<Vec<(u64, Option<u64>)>>,
     _metronome: Metronome,
 }
 
@@ -96,6 +100,11 @@ struct Replica {
 }
 
 impl Replica {
+    fn has_begun(&self, folder: &Path, pid: u32) -> bool {
+        let records = history::read_file(&folder.join(format!("{}-{pid}.jsonl", self.name)));
+        records.unwrap_or_default().iter().any(|record| matches!(record.event, Event::Up { .. }))
+    }
+
     /// A bot may end by itself for two reasons: others have taken over what it owned, or it found no server when it began.
     fn may_end(&self, status: ExitStatus) -> Result<(), Failure> {
         let log = fs::read_to_string(&self.spec.log)?;
@@ -130,8 +139,16 @@ impl World {
         };
         history.record(Event::Start { seed: options.seed, config });
         let _metronome = Metronome::start(Arc::clone(&history))?;
-        let mut world =
-            Self { folder, history, provider, servers, replicas: Vec::new(), options, _metronome };
+        let mut world = Self {
+            folder,
+            history,
+            provider,
+            servers,
+            replicas: Vec::new(),
+            losses: Mutex::default(),
+            options,
+            _metronome,
+        };
         for number in 0..world.options.replicas {
             let replica = world.replica(&format!("r{number}"), number, world.options.mode);
             world.replicas.push(Mutex::new(replica));
@@ -265,6 +282,13 @@ impl World {
             }
             None => (None, None),
         };
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        if what.loses_records() {
+            losses.push((history::now(), until_t));
+        } else if what == history::Fault::SplitHealed {
+            losses.iter_mut().for_each(|(_, to)| *to = to.or(Some(history::now())));
+        }
+        drop(losses);
         self.history.record(Event::Nemesis { what, target, target_pid, detail, until_t });
     }
 
@@ -312,6 +336,10 @@ impl World {
         let Some(mut process) = replica.process.take() else { return Ok(()) };
         match process.terminate(ENDS_WITHIN)? {
             Some(status) if status.success() => Ok(()),
+            // One that has not begun does not listen to signals yet.
+            Some(status) if status.signal().is_some() && !replica.has_begun(&self.folder, process.id()) => {
+                Ok(())
+            }
             Some(status) => replica.may_end(status),
             None => {
                 let log = replica.spec.log.display();
@@ -340,6 +368,16 @@ impl World {
             }
         }
         Ok(revived)
+    }
+
+    /// Whether everything that users said was taken over and answered, but for what may be lost.
+    fn is_settled(&self) -> bool {
+        let late = u64::try_from((self.options.lease + check::Limits::default().scheduling).as_nanos());
+        let losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = losses
+            .iter()
+            .map(|(from, to)| (*from, to.map_or(u64::MAX, |to| to.saturating_add(late.unwrap_or(u64::MAX)))));
+        self.provider.owed(&lost.collect::<Vec<_>>()) == 0
     }
 
     /// From here on nothing hinders the replicas: whoever waits for a turn gets it.

@@ -93,6 +93,11 @@ impl Provider {
         self.shared.channel.counts()
     }
 
+    /// How many messages are still to be taken over, or to be answered: those that were taken over in one of these times may be lost.
+    pub(super) fn owed(&self, lost: &[(u64, u64)]) -> usize {
+        self.shared.channel.owed(lost)
+    }
+
     /// The replica that is connected to the channel, if it is exactly one.
     pub fn connected(&self) -> Option<String> {
         self.shared.channel.connected()

@@ -117,11 +117,11 @@ impl World {
             let mut failed = None;
             let goes_on = real::within(SETTLES_WITHIN, || {
                 failed = self.revive().err();
-                failed.is_some() || is_settled(before) || self.provider.messages() != before
+                failed.is_some() || self.is_settled() || self.provider.messages() != before
             });
             match failed {
                 Some(error) => return Err(error),
-                None if is_settled(before) => return Ok(()),
+                None if self.is_settled() => return Ok(()),
                 None if goes_on => {}
                 None => {
                     let (said, taken, replies) = before;
@@ -142,11 +142,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// Whether all that was said was taken over and answered.
-fn is_settled((said, taken, replies): (usize, usize, usize)) -> bool {
-    said == taken && taken == replies
 }
 
 /// Users who write to a bot.

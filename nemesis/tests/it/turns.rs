@@ -119,6 +119,16 @@ fn b07_no_chat_is_blocked_by_replicas_that_are_killed_and_stopped_again_and_agai
     conclude(&world);
 }
 
+#[test]
+fn a_replica_that_is_asked_to_end_before_it_has_begun_has_not_failed() {
+    let world = bare("early-end", 1, LONG);
+    for _ in 0..10 {
+        world.terminate(0).unwrap();
+        world.start(0).unwrap();
+    }
+    conclude(&world);
+}
+
 fn has_begun(world: &World, number: usize) -> bool {
     let Some(pid) = world.pid(number) else { return false };
     world

@@ -1,7 +1,7 @@
 //! A channel that wants one connection and cannot prevent two: it delivers every message on each of them until one replica
 //! has taken it over, and knows a send again by its token.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Lines, real, write_line};
-use crate::history::{Event, Recorder};
+use crate::history::{Event, Recorder, now};
 use crate::link::{Ack, Frame, Post, Posted};
 
 pub(super) struct Channel {
@@ -21,7 +21,9 @@ pub(super) struct Channel {
 #[derive(Default)]
 struct State {
     frames: Vec<Frame>,
-    taken: Vec<bool>,
+    /// When each was taken over.
+    taken: Vec<Option<u64>>,
+    answered: HashSet<u64>,
     /// By token, the channel's id of what was said.
     posts: HashMap<String, String>,
     open: Vec<Arc<Peer>>,
@@ -59,14 +61,25 @@ impl Channel {
         let mut state = self.state();
         let id = state.frames.len() as u64;
         state.frames.push(Frame { id, chat: chat.to_owned() });
-        state.taken.push(false);
+        state.taken.push(None);
         self.changed.notify_all();
         id
     }
 
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let state = self.state();
-        (state.frames.len(), state.taken.iter().filter(|taken| **taken).count(), state.posts.len())
+        (state.frames.len(), state.taken.iter().flatten().count(), state.posts.len())
+    }
+
+    /// How many messages are still to be taken over, or to be answered if they were not taken over in a time that may be lost.
+    pub(super) fn owed(&self, lost: &[(u64, u64)]) -> usize {
+        let state = self.state();
+        let is_lost = |at: u64| lost.iter().any(|(from, to)| (*from..=*to).contains(&at));
+        let messages = state.frames.iter().zip(&state.taken);
+        let is_owed = |(frame, taken): &(&Frame, &Option<u64>)| {
+            taken.is_none_or(|at| !state.answered.contains(&frame.id) && !is_lost(at))
+        };
+        messages.filter(is_owed).count()
     }
 
     pub(super) fn connected(&self) -> Option<String> {
@@ -90,6 +103,7 @@ impl Channel {
         }
         state.posts.insert(key.clone(), next.clone());
         let id = text.rsplit(' ').next().and_then(|id| id.parse().ok()).unwrap_or(u64::MAX);
+        state.answered.insert(id);
         self.history.record(Event::Reply { chat, id, key });
         Posted { message: next }
     }
@@ -132,7 +146,7 @@ impl Channel {
                 if state.stopped || !state.open.iter().any(|other| Arc::ptr_eq(other, peer)) {
                     return Ok(());
                 }
-                match state.taken.iter().skip(next).position(|taken| !taken) {
+                match state.taken.iter().skip(next).position(Option::is_none) {
                     Some(skipped) => break state.frames[next + skipped].clone(),
                     None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 }
@@ -146,7 +160,8 @@ impl Channel {
     fn take(&self, id: u64) {
         let mut state = self.state();
         let Some(place) = usize::try_from(id).ok().filter(|place| *place < state.taken.len()) else { return };
-        if !std::mem::replace(&mut state.taken[place], true) {
+        if state.taken[place].is_none() {
+            state.taken[place] = Some(now());
             let chat = state.frames[place].chat.clone();
             self.history.record(Event::Message { chat, id });
         }
