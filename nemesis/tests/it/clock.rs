@@ -15,8 +15,15 @@ async fn replica(redis: &Redis) -> RedisCoordinator {
 }
 
 async fn until_told(replica: &RedisCoordinator, told: bool) {
+    let clock = SystemClock::new();
+    let limit = clock.monotonic() + Duration::from_secs(30);
     while replica.trouble(Trouble::Clock).is_some() != told {
-        SystemClock::new().sleep(Duration::from_millis(5)).await;
+        assert!(
+            clock.monotonic() < limit,
+            "that the clock stands still is told: {}, and not within 30 s",
+            !told
+        );
+        clock.sleep(Duration::from_millis(5)).await;
     }
 }
 
