@@ -27,7 +27,8 @@ pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn number(value: &Value, key: &str) -> Option<i64> {
+/// A whole number, also as a text.
+pub(crate) fn number(value: &Value, key: &str) -> Option<i64> {
     match value.get(key)? {
         Value::String(digits) => digits.parse().ok(),
         number => number.as_i64(),

@@ -4,13 +4,13 @@ use botmesh_core::Bytes;
 use botmesh_core::content::{MediaSource, OutboundMedia};
 use botmesh_core::error::{ChannelError, ErrorClass, MediaUnavailable, MediaUnavailableReason, Phase};
 use botmesh_core::media::{MediaRef, StoredMediaRef};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ID;
 use super::send::Kind;
 use crate::file::{File, not_sent};
 use crate::graph::Graph;
-use crate::lenient::{id, text};
+use crate::lenient::{id, number, text};
 
 /// Gives a file to Meta; other media is returned as it is. What is too large or of the wrong kind is not sent at all.
 pub(super) async fn upload(
@@ -59,8 +59,8 @@ pub(super) async fn load(graph: &Graph, media: &MediaRef, max: usize) -> Result<
         .filter(|id| is_id(id))
         .ok_or_else(|| ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, "the media has no id"))?;
     let about = graph.get(&id).await?;
-    let size = about.get("file_size").and_then(Value::as_u64);
-    if size.is_some_and(|size| size > max as u64) {
+    let size = number(&about, "file_size").and_then(|size| usize::try_from(size).ok());
+    if size.is_some_and(|size| size > max) {
         let problem = "the media is larger than the bot accepts";
         return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::Answered, problem));
     }

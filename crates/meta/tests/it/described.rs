@@ -40,6 +40,8 @@ fn label(told: &Told) -> Option<String> {
         }),
         Told::Notice(Notice::Account { event, .. }) => Some(format!("account {event}")),
         Told::Sent(token, message) => Some(format!("sent {token} {message}")),
+        // Before the event that says so.
+        Told::Moved(_) => None,
         // The types allow it.
         Told::Poison(_, problem) if problem == "a status of a message to nobody" => {
             Some("to nobody".to_owned())
@@ -165,9 +167,10 @@ async fn check(
         for told in &told {
             let body = match told {
                 Told::Event(inbound) | Told::Notice(Notice::Watched(inbound)) => body(inbound),
-                other => label(other)
-                    .and_then(|label| Some(label.rsplit_once(' ')?.0.to_owned()))
-                    .unwrap_or_default(),
+                other => {
+                    let label = label(other).unwrap_or_default();
+                    label.split(' ').next().unwrap_or_default().to_owned()
+                }
             };
             *seen.entry(body).or_default() += 1;
         }

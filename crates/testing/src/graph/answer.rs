@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use botmesh::TokioSpawner;
 use botmesh_core::spawn::Spawner;
+use ring::digest;
 use serde_json::{Value, json};
 
 use super::strict::{self, Refused};
@@ -120,8 +121,8 @@ impl FakeGraph {
     fn about_media(&self, id: &str) -> Response {
         match self.media(id) {
             Some((mime, bytes)) => json_of(&json!({
-                "url": format!("{}/media/{id}", self.url()), "mime_type": mime, "file_size": bytes.len(), "id": id,
-                "messaging_product": "whatsapp",
+                "url": format!("{}/media/{id}", self.url()), "mime_type": mime, "sha256": sha256(&bytes),
+                "file_size": bytes.len().to_string(), "id": id, "messaging_product": "whatsapp",
             })),
             None => refused(400, &(100, 33, "(#100) Unsupported get request".to_owned())),
         }
@@ -186,6 +187,10 @@ fn refused(status: u16, (code, subcode, message): &Refused) -> Response {
     }
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     (status, json_of(&json!({ "error": error }))).into_response()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    digest::digest(&digest::SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An answer that ends before it begins: the connection is cut.

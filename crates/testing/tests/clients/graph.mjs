@@ -3,6 +3,7 @@
 // node crates/testing/tests/clients/graph.mjs, from the root, after `cargo build -p botmesh-testing --examples`.
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 
 import { install, refusal, serve } from "./server.mjs";
 
@@ -24,10 +25,14 @@ const buttons = [{ id: "tea", title: "Tea" }, { id: "coffee", title: "Coffee" }]
 await messages.sendInteractiveButtons({ ...to, bodyText: "Tea or coffee?", buttons });
 const sections = [{ title: "Warm", rows: [{ id: "soup", title: "Soup", description: "of today" }] }];
 await messages.sendInteractiveList({ ...to, bodyText: "What to eat?", buttonText: "Menu", sections });
-const file = new Blob([new Uint8Array([1, 2, 3])], { type: "image/png" });
+const bytes = new Uint8Array([1, 2, 3]);
+const file = new Blob([bytes], { type: "image/png" });
 const { id } = await media.upload({ phoneNumberId, type: "image/png", file, fileName: "soup.png" });
 const about = await media.get({ mediaId: id });
 assert.deepEqual([about.id, about.mimeType, about.messagingProduct], [id, "image/png", "whatsapp"]);
+assert.equal(about.sha256, createHash("sha256").update(bytes).digest("hex"));
+assert.deepEqual(new Uint8Array(await media.download({ mediaId: id, auth: "always" })), bytes);
+assert.equal((await media.download({ mediaId: id, auth: "never", as: "response" })).status, 401);
 await messages.sendImage({ ...to, image: { id, caption: "by id" } });
 await messages.sendImage({ ...to, image: { link: "https://example.com/soup.png", caption: "by link" } });
 await messages.sendReaction({ ...to, reaction: { messageId: sent.messages[0].id, emoji: "👍" } });
