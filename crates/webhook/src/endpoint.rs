@@ -191,7 +191,7 @@ async fn read(
     if announced.is_some_and(|length: u64| length > door.limits.max_body as u64) {
         return Err(Refusal::TooLarge);
     }
-    let (mut read, mut memory) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
+    let (mut read, mut memory) = (Bytes::new(), None::<OwnedSemaphorePermit>);
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| Refusal::Cut)?;
@@ -204,7 +204,17 @@ async fn read(
             Some(memory) => memory.merge(more),
             None => memory = Some(more),
         }
-        read.extend_from_slice(&chunk);
+        read = appended(read, chunk);
     }
-    Ok((read.freeze(), memory))
+    Ok((read, memory))
+}
+
+/// A body that came in one piece is not copied.
+fn appended(read: Bytes, chunk: Bytes) -> Bytes {
+    if read.is_empty() {
+        return chunk;
+    }
+    let mut longer = BytesMut::from(read);
+    longer.extend_from_slice(&chunk);
+    longer.freeze()
 }
