@@ -10,11 +10,14 @@ mod parse;
 mod peer;
 mod served;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 
+use crate::bot::Handling;
 use crate::load::Measured;
+use crate::served::Served;
 
 /// The aim: this share of the bare handler's rate.
 const AIM: f64 = 0.6;
@@ -35,6 +38,9 @@ struct Args {
     /// Only one part
     #[arg(long)]
     part: Option<Part>,
+    /// Only one program, as for a profiler
+    #[arg(long)]
+    program: Option<Program>,
     /// Cargo says it to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -44,6 +50,33 @@ struct Args {
 enum Part {
     Intake,
     Parse,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Program {
+    Bare,
+    Intake,
+    Handled,
+}
+
+impl Program {
+    const ALL: [Self; 3] = [Self::Bare, Self::Intake, Self::Handled];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Intake => "intake",
+            Self::Handled => "handled",
+        }
+    }
+
+    fn start(self, file: PathBuf) -> Served {
+        match self {
+            Self::Bare => bare::start(file),
+            Self::Intake => bot::start(file, Handling::Later),
+            Self::Handled => bot::start(file, Handling::Beside),
+        }
+    }
 }
 
 fn main() {
@@ -63,32 +96,47 @@ fn intake(args: &Args) {
         "Updates are posted on {} connections. Each is answered with 200 once it is in SQLite (WAL, synchronous = FULL).\n\
          Medians of {} rounds of {} s, in which the programs took turns; least and most in brackets.\n\n\
          bare: an axum handler that commits the body as one row, in one transaction with those that wait, and reads nothing.\n\
-         bot: the secret is checked, the update read and journaled, and handled beside by a handler that does nothing.\n",
+         intake: the bot checks the secret, reads the update and journals it; its handlers have not begun.\n\
+         handled: as well, a handler that does nothing runs for each message, and that it is done is committed.\n\
+         CPU: of the program's threads, without whoever posts.\n",
         args.connections, args.rounds, args.seconds,
     );
-    let (mut bare, mut bot) = (Vec::new(), Vec::new());
+    let chosen = |program: &Program| args.program.is_none_or(|only| only == *program);
+    let mut programs: Vec<_> =
+        Program::ALL.into_iter().filter(chosen).map(|program| (program, Vec::new())).collect();
     for round in 0..args.rounds {
-        let file = |program: &str| folder.path().join(format!("{program}-{round}.db"));
-        bare.push(load::run(bare::start(file("bare")), args.connections, length));
-        bot.push(load::run(bot::start(file("bot")), args.connections, length));
+        for (program, rounds) in &mut programs {
+            let file = folder.path().join(format!("{}-{round}.db", program.name()));
+            rounds.push(load::run(program.start(file), args.connections, length));
+        }
     }
-    println!("{:<7} {:>22} {:>10} {:>10}", "program", "posts / s", "p50 ms", "p99 ms");
-    for (name, rounds) in [("bare", &bare), ("bot", &bot)] {
-        let rate = Spread::of(rounds.iter().map(|round| round.rate));
+    println!(
+        "{:<8} {:>25} {:>7} {:>7} {:>12}   of bare, in one round",
+        "program", "posts / s", "p50 ms", "p99 ms", "CPU µs/post"
+    );
+    let bare = &programs[0].1;
+    for (program, rounds) in &programs {
+        let of = |of: fn(&Measured) -> f64| Spread::of(rounds.iter().map(of));
+        let rate = of(|round| round.rate);
         let rate = format!("{:.0} ({:.0} to {:.0})", rate.median, rate.min, rate.max);
-        let millis = |of: fn(&Measured) -> Duration| {
-            Spread::of(rounds.iter().map(|round| of(round).as_secs_f64() * 1e3)).median
-        };
-        println!(
-            "{name:<7} {rate:>22} {:>10.2} {:>10.2}",
-            millis(|round| round.p50),
-            millis(|round| round.p99)
-        );
+        let (p50, p99) = (of(|round| millis(round.p50)).median, of(|round| millis(round.p99)).median);
+        let cpu = of(|round| round.cpu.as_secs_f64() * 1e6).median;
+        print!("{:<8} {rate:>25} {p50:>7.2} {p99:>7.2} {cpu:>12.1}", program.name());
+        if programs.len() == Program::ALL.len() && *program != Program::Bare {
+            let shares = rounds.iter().zip(bare).map(|(round, bare)| 100.0 * round.rate / bare.rate);
+            let Spread { median, min, max } = Spread::of(shares);
+            print!("   {median:.0} % ({min:.0} to {max:.0})");
+            if *program == Program::Intake {
+                let aim = if median >= 100.0 * AIM { "reached" } else { "MISSED" };
+                print!(", aim {:.0} %: {aim}", 100.0 * AIM);
+            }
+        }
+        println!();
     }
-    let share = Spread::of(bot.iter().zip(&bare).map(|(bot, bare)| 100.0 * bot.rate / bare.rate));
-    let aim = if share.median >= 100.0 * AIM { "reached" } else { "MISSED" };
-    let Spread { median, min, max } = share;
-    println!("\nbot to bare: {median:.0} % ({min:.0} to {max:.0}); aim: {:.0} %, {aim}", 100.0 * AIM);
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 /// The median of the rounds, and the extremes.
