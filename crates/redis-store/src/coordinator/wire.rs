@@ -144,10 +144,8 @@ impl Texts {
         if self.text()? != "alive" {
             return Ok(None);
         }
-        let (wall, ended) = (self.number()?, self.text()?);
-        let none = || Unexpected::new("an end of a session that is no number");
-        let ended = (!ended.is_empty()).then(|| ended.parse().map_err(|_| none())).transpose()?;
-        Ok(Some(Beaten { wall, ended }))
+        let (wall, ended) = (self.number()?, self.text().unwrap_or_default());
+        Ok(Some(Beaten { wall, ended: ended.parse().ok() }))
     }
 
     /// Whether more is to be removed.
