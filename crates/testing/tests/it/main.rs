@@ -1,6 +1,7 @@
 //! The test doubles do what their documentation says.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod albums;
 mod bot;
 mod clock;
 mod graph;
