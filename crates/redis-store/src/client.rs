@@ -205,6 +205,7 @@ impl Client {
         args: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
         let key = args.first().cloned();
+        let args = args.into_iter().map(Value::Bytes).collect();
         self.send(operation, access, name, key.as_ref(), args).await?.ok(operation, &self.place, access)
     }
 
@@ -235,18 +236,15 @@ impl Client {
         if let Some(text) = self.altered.text(script) {
             return self.eval(text, keys, args).await;
         }
-        let mut all = Vec::with_capacity(2 + keys.len() + args.len());
-        all.push(self.hashes.get(script.number).cloned().unwrap_or_default());
-        all.push(keys.len().to_string().into());
-        all.extend_from_slice(keys);
-        all.extend(args);
-        let reply = self.send(operation, access, "EVALSHA", keys.first(), all.clone()).await?;
+        let hash = self.hashes.get(script.number).cloned().unwrap_or_default();
+        let call = called(hash, keys, &args);
+        let reply = self.send(operation, access, "EVALSHA", keys.first(), call).await?;
         if !reply.is_unknown_script() {
             return reply.ok(operation, &self.place, access);
         }
         let moved = reply.is_moved();
-        all[0] = Bytes::from_static(script.text.as_bytes());
-        let reply = self.send(operation, access, "EVAL", keys.first(), all).await?;
+        let call = called(Bytes::from_static(script.text.as_bytes()), keys, &args);
+        let reply = self.send(operation, access, "EVAL", keys.first(), call).await?;
         reply.moved(moved).ok(operation, &self.place, access)
     }
 
@@ -268,10 +266,8 @@ impl Client {
         keys: &[Bytes],
         args: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
-        let mut all = vec![Bytes::from_static(text.as_bytes()), keys.len().to_string().into()];
-        all.extend_from_slice(keys);
-        all.extend(args);
-        self.send("open", Access::Read, "EVAL", keys.first(), all).await?.ok(
+        let call = called(Bytes::from_static(text.as_bytes()), keys, &args);
+        self.send("open", Access::Read, "EVAL", keys.first(), call).await?.ok(
             "open",
             &self.place,
             Access::Read,
@@ -284,13 +280,12 @@ impl Client {
         access: Access,
         name: &'static str,
         key: Option<&Bytes>,
-        args: Vec<Bytes>,
+        args: Vec<Value>,
     ) -> Result<Reply, StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(self.closed(operation));
         }
         let slot = key.filter(|_| self.is_clustered()).map(|key| redis_keyslot(key));
-        let args: Vec<Value> = args.into_iter().map(Value::Bytes).collect();
         let call = Call { operation, access, name, args, slot };
         match &self.link {
             Link::One(node) => send_to(node, &call).await,
@@ -340,6 +335,15 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("place", &self.place).finish_non_exhaustive()
     }
+}
+
+/// What `EVAL` and `EVALSHA` are given.
+fn called(script: Bytes, keys: &[Bytes], args: &[Bytes]) -> Vec<Value> {
+    let mut all = Vec::with_capacity(2 + keys.len() + args.len());
+    all.push(Value::Bytes(script));
+    all.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
+    all.extend(keys.iter().chain(args).cloned().map(Value::Bytes));
+    all
 }
 
 fn check(config: &RedisConfig) -> Result<(), StoreError> {

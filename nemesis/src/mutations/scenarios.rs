@@ -109,8 +109,8 @@ pub(super) async fn ghost(stage: &Stage) -> Result<(), Failure> {
     let [seconds, micros] = &time[..] else { return Err("no time".into()) };
     let queue = format!("{{{PREFIX}:turns:0}}:queue:x");
     let ticket = format!("{}:999999", a.coordinator.session());
-    stage.redis.command(&["ZADD", &queue, &format!("{seconds}{micros:0>6}"), &ticket])?;
-    stage.redis.command(&["PERSIST", &queue])?;
+    let previous = stage.redis.command(&["GET", &queue])?.text().unwrap_or_default();
+    stage.redis.command(&["SET", &queue, &format!("0 {seconds}{micros:0>6} {ticket} {previous}")])?;
     if let Some(held) = b.take("x", LEASE * 2).await? {
         b.release(held);
     }

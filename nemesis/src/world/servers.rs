@@ -109,10 +109,13 @@ pub(crate) fn tickets(server: &Redis) -> Result<Vec<(String, String)>> {
     let mut tickets = Vec::new();
     for key in server.command(&["KEYS", "*:queue:*"])?.items() {
         let queue = key.text().unwrap_or_default();
-        let key = queue.split_once(":queue:").map_or("", |(_, key)| key);
-        // The previous holder has the number 0.
-        for ticket in server.command(&["ZRANGEBYSCORE", &queue, "1", "+inf"])?.items() {
-            let ticket = ticket.text().unwrap_or_default();
+        let (tag, key) = queue.split_once(":queue:").unwrap_or_default();
+        // Without a ticket it is the previous holder alone.
+        let turn = server.command(&["GET", &queue])?.text().unwrap_or_default();
+        let head = turn.split(' ').nth(2).map(str::to_owned);
+        let behind = server.command(&["ZRANGE", &format!("{tag}:behind:{key}"), "0", "-1"])?;
+        let behind = behind.items().iter().filter_map(|ticket| ticket.text());
+        for ticket in head.into_iter().chain(behind) {
             let session = ticket.rsplit_once(':').map_or("", |(session, _)| session);
             tickets.push((key.to_owned(), session.to_owned()));
         }

@@ -77,7 +77,7 @@ impl State {
     pub(crate) fn answered(&mut self, setting: &Setting, request: &Request, answer: Answer) {
         let (tick, id) = (self.tick, request.session);
         let who = &mut self.replicas[usize::from(id.replica)];
-        if setting.witnesses() {
+        if setting.witnesses() && !matches!(request.op, Op::Leave { .. }) {
             who.witnessed = who.witnessed.max(Some(request.sent));
         }
         let heard = request.sent;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use botmesh_core::Bytes;
 use botmesh_core::error::{StoreError, StoreErrorKind};
+use fred::types::Value;
 
 use super::reply::{Reply, Unexpected};
 use super::{ALL, Client};
@@ -63,7 +64,7 @@ async fn optional(
     name: &'static str,
     args: &[&'static str],
 ) -> Result<Option<Reply>, StoreError> {
-    let args = args.iter().map(|arg| Bytes::from_static(arg.as_bytes())).collect();
+    let args = args.iter().map(|arg| Value::Bytes(Bytes::from_static(arg.as_bytes()))).collect();
     let reply = client.send("open", Access::Read, name, None, args).await?;
     let Some(error) = reply.error() else { return Ok(Some(reply)) };
     if error.starts_with("NOAUTH") || error.starts_with("LOADING") || error.starts_with("MASTERDOWN") {

@@ -73,7 +73,11 @@ impl Reply {
     /// A list of texts, none of which is missing.
     pub(crate) fn texts(self) -> Result<Vec<Bytes>, Unexpected> {
         let missing = || Unexpected("nothing where a text is due".to_owned());
-        self.list()?.into_iter().map(|reply| reply.bytes()?.ok_or_else(missing)).collect()
+        let text = |frame| Self::new(frame).bytes()?.ok_or_else(missing);
+        match self.frame {
+            Resp3Frame::Array { data, .. } => data.into_iter().map(text).collect(),
+            _ => self.list()?.into_iter().map(|reply| text(reply.frame)).collect(),
+        }
     }
 }
 

@@ -23,16 +23,19 @@ pub(super) fn place_of(key: &str, buckets: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Bucket {
     tag: String,
+    state: Bytes,
     /// Where it is on a Cluster.
     slot: u16,
-    /// When the last answered request was sent, in microseconds of the clock; 0 for none. Of all connections.
+    /// When the last answered request that wrote the clocks was sent, in microseconds of the clock; 0 for none. Of all
+    /// connections.
     witnessed: AtomicU64,
 }
 
 impl Bucket {
     pub(super) fn new(prefix: &str, number: usize) -> Self {
         let tag = format!("{{{prefix}:turns:{number}}}:");
-        Self { slot: redis_keyslot(tag.as_bytes()), tag, witnessed: AtomicU64::new(0) }
+        let (state, slot) = (format!("{tag}state").into(), redis_keyslot(tag.as_bytes()));
+        Self { tag, state, slot, witnessed: AtomicU64::new(0) }
     }
 
     pub(super) fn slot(&self) -> u16 {
@@ -43,19 +46,27 @@ impl Bucket {
         format!("{}{name}", self.tag).into()
     }
 
-    pub(super) fn state(&self) -> Bytes {
-        self.named("state")
+    /// The keys of the calls about a key: the state, who has its turn, and the tickets behind it.
+    pub(super) fn turn(&self, key: &str) -> [Bytes; 3] {
+        let names = Bytes::from([&*self.tag, "queue:", key, &*self.tag, "behind:", key].concat());
+        let end = self.tag.len() + "queue:".len() + key.len();
+        [self.state(), names.slice(..end), names.slice(end..)]
     }
 
+    /// Who has the turn of a key.
     pub(super) fn queue(&self, key: &str) -> Bytes {
         self.named(&format!("queue:{key}"))
+    }
+
+    pub(super) fn state(&self) -> Bytes {
+        self.state.clone()
     }
 
     pub(super) fn lock(&self, key: &str) -> Bytes {
         self.named(&format!("lock:{key}"))
     }
 
-    /// How long ago the last answered request was sent, in microseconds; `None` if there was none.
+    /// How long ago the last answered request that wrote the clocks was sent, in microseconds; `None` if there was none.
     pub(super) fn elapsed(&self, sent: u64) -> Option<u64> {
         let last = self.witnessed.load(Ordering::Acquire);
         (last != 0).then(|| sent.saturating_sub(last))

@@ -88,19 +88,12 @@ struct Scripts {
 }
 
 impl Scripts {
-    fn run(
-        &mut self,
-        script: &Script,
-        second: Option<Bytes>,
-        at: Moment,
-        args: &[&str],
-    ) -> (Option<Epoch>, Texts) {
+    fn run(&mut self, script: &Script, keys: &[Bytes], at: Moment, args: &[&str]) -> (Option<Epoch>, Texts) {
         let text = script.text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}");
         let text = text.replace("redis.pcall('PUBLISH', ", "redis.call('RPUSH', ");
         assert!(!text.contains("'TIME'") && !text.contains("'PUBLISH'"));
-        let keys: Vec<_> = std::iter::once(self.bucket.state()).chain(second).collect();
         let mut all: Vec<Bytes> = vec!["EVAL".into(), text.into(), keys.len().to_string().into()];
-        all.extend(keys);
+        all.extend_from_slice(keys);
         let elapsed = at.elapsed.map(|elapsed| elapsed.as_micros().to_string()).unwrap_or_default();
         all.push(elapsed.into());
         all.extend(args.iter().map(|arg| Bytes::copy_from_slice(arg.as_bytes())));
@@ -110,7 +103,7 @@ impl Scripts {
         let texts: Vec<Bytes> = reply.items().iter().map(|item| item.text().unwrap().into()).collect();
         assert!(!texts.is_empty(), "{reply:?}");
         let (epoch, texts) = Texts::new(texts).unwrap();
-        (epoch.map(Epoch), texts)
+        (epoch.map(|epoch| Epoch(String::from_utf8(epoch.to_vec()).unwrap().into())), texts)
     }
 
     fn pushed(&mut self) -> Vec<Effect> {
@@ -157,12 +150,16 @@ impl Pair {
         Moment { now: Micros(self.now.unsigned_abs()), elapsed: self.elapsed.take() }
     }
 
-    fn queue(&self, key: usize) -> Option<Bytes> {
-        Some(self.scripts.bucket.queue(KEYS[key]))
+    fn state(&self) -> [Bytes; 1] {
+        [self.scripts.bucket.state()]
     }
 
-    fn lock(&self, key: usize) -> Option<Bytes> {
-        Some(self.scripts.bucket.lock(KEYS[key]))
+    fn turn(&self, key: usize) -> [Bytes; 3] {
+        self.scripts.bucket.turn(KEYS[key])
+    }
+
+    fn lock(&self, key: usize) -> [Bytes; 2] {
+        [self.scripts.bucket.state(), self.scripts.bucket.lock(KEYS[key])]
     }
 
     fn epochs(&self, answered: &Option<Epoch>) {
@@ -180,19 +177,19 @@ impl Pair {
         }
         let floor = floor.to_string();
         let enter = |mode| [session, &seq, &waiters, mode, HOUR_MILLIS, &floor];
-        let queue = self.queue(key);
+        let turn = &self.turn(key);
         let (expected, (epoch, texts)) = match which {
             Op::Poll(_) => (
                 self.machine.poll(name, ticket, at, &mut effects),
-                self.scripts.run(&scripts::POLL, queue, at, &[session, &seq]),
+                self.scripts.run(&scripts::POLL, turn, at, &[session, &seq]),
             ),
             Op::Enter(_, _, false) => (
                 self.machine.try_enter(name, ticket, at, &mut effects),
-                self.scripts.run(&scripts::ENTER, queue, at, &enter("try")),
+                self.scripts.run(&scripts::ENTER, turn, at, &enter("try")),
             ),
             _ => (
                 self.machine.enter(name, ticket, at, &mut effects),
-                self.scripts.run(&scripts::ENTER, queue, at, &enter("wait")),
+                self.scripts.run(&scripts::ENTER, turn, at, &enter("wait")),
             ),
         };
         self.epochs(&epoch);
@@ -203,9 +200,9 @@ impl Pair {
 
     /// What the scripts do with a ticket that is given back.
     fn leave(&mut self, key: usize, ticket: &TicketId, leaving: Leaving, at: Moment) -> (bool, Vec<Effect>) {
-        let (queue, seq) = (self.queue(key), ticket.seq.to_string());
+        let (turn, seq) = (self.turn(key), ticket.seq.to_string());
         let args = [ticket.session.as_str(), &seq, HOUR_MILLIS, word(leaving)];
-        let (_, texts) = self.scripts.run(&scripts::LEAVE, queue, at, &args);
+        let (_, texts) = self.scripts.run(&scripts::LEAVE, &turn, at, &args);
         let (left, next) = texts.left().unwrap();
         let mut effects = self.scripts.pushed();
         effects.extend(next.map(|next| Effect::Granted {
@@ -220,8 +217,8 @@ impl Pair {
     fn sweep(&mut self, key: usize) {
         let (at, mut effects) = (self.at(), Vec::new());
         let expected = self.machine.sweep(KEYS[key], at, &mut effects);
-        let queue = self.queue(key);
-        let (epoch, texts) = self.scripts.run(&scripts::SWEEP, queue, at, &["", HOUR_MILLIS]);
+        let turn = self.turn(key);
+        let (epoch, texts) = self.scripts.run(&scripts::SWEEP, &turn, at, &["", HOUR_MILLIS]);
         self.epochs(&epoch);
         assert_eq!(texts.swept().unwrap(), expected);
         assert_eq!(self.scripts.pushed(), effects, "sweep");
@@ -230,7 +227,7 @@ impl Pair {
     fn open(&mut self, replica: usize, lease: u64, known: bool) {
         self.generations[replica] += 1;
         self.leases[replica] = lease;
-        let session = self.session(replica);
+        let (session, state) = (self.session(replica), self.state());
         let floor = self.machine.snapshot().last;
         let known = self.known.clone().filter(|_| known);
         // Sent again, it changes nothing.
@@ -241,7 +238,7 @@ impl Pair {
             let (lease, floor) = ((lease * 1000).to_string(), floor.0.to_string());
             let known = known.as_ref().map_or("", |known| &known.0);
             let args = [session.as_str(), &lease, known, &floor];
-            let (epoch, texts) = self.scripts.run(&scripts::OPEN, None, at, &args);
+            let (epoch, texts) = self.scripts.run(&scripts::OPEN, &state, at, &args);
             self.epochs(&epoch);
             assert_eq!((texts.liveness().unwrap(), expected), (Liveness::Alive, Liveness::Alive));
         }
@@ -249,10 +246,11 @@ impl Pair {
     }
 
     fn close(&mut self, replica: usize, ending: Ending) {
-        let (session, at, mut effects) = (self.session(replica), self.at(), Vec::new());
+        let (session, state) = (self.session(replica), self.state());
+        let (at, mut effects) = (self.at(), Vec::new());
         self.machine.close(&session, ending, at, &mut effects);
         let how = if ending == Ending::Closed { "closed" } else { "lost" };
-        let (epoch, _) = self.scripts.run(&scripts::CLOSE, None, at, &[session.as_str(), how]);
+        let (epoch, _) = self.scripts.run(&scripts::CLOSE, &state, at, &[session.as_str(), how]);
         self.epochs(&epoch);
         let mut told = Vec::new();
         let own: Vec<_> =
@@ -267,7 +265,8 @@ impl Pair {
         if self.machine.epoch().is_some() && !left.any(|(_, ticket)| ticket.session == session) {
             let opening = Opening { lease: Some(Duration::from_millis(5)), ..Opening::default() };
             let expected = self.machine.open(&session, opening, at);
-            let (_, texts) = self.scripts.run(&scripts::OPEN, None, at, &[session.as_str(), "5000", "", "0"]);
+            let (_, texts) =
+                self.scripts.run(&scripts::OPEN, &state, at, &[session.as_str(), "5000", "", "0"]);
             assert_eq!(texts.liveness().unwrap(), expected);
             // It is alive if the data was lost before it was closed.
             self.leases[replica] = 5;
@@ -280,7 +279,7 @@ impl Pair {
             Op::Lock(key, replica) => {
                 let (token, lock) = (replica.to_string(), self.lock(key));
                 let expected = self.machine.lock_acquire(KEYS[key], &token, ttl, at);
-                let (epoch, texts) = self.scripts.run(&scripts::LOCK_ACQUIRE, lock, at, &[&token, "7000"]);
+                let (epoch, texts) = self.scripts.run(&scripts::LOCK_ACQUIRE, &lock, at, &[&token, "7000"]);
                 self.epochs(&epoch);
                 assert_eq!(texts.locking().unwrap(), expected);
                 self.granted += usize::from(matches!(expected, Locking::Acquired(_)));
@@ -288,13 +287,13 @@ impl Pair {
             Op::Renew(key, replica) => {
                 let (token, lock) = (replica.to_string(), self.lock(key));
                 let expected = self.machine.lock_renew(KEYS[key], &token, ttl, at);
-                let (_, texts) = self.scripts.run(&scripts::LOCK_RENEW, lock, at, &[&token, "7000"]);
+                let (_, texts) = self.scripts.run(&scripts::LOCK_RENEW, &lock, at, &[&token, "7000"]);
                 assert_eq!(texts.renewed().unwrap(), expected);
             }
             Op::Unlock(key, replica) => {
                 let (token, lock) = (replica.to_string(), self.lock(key));
                 let expected = self.machine.lock_release(KEYS[key], &token, at);
-                let (_, texts) = self.scripts.run(&scripts::LOCK_RELEASE, lock, at, &[&token]);
+                let (_, texts) = self.scripts.run(&scripts::LOCK_RELEASE, &lock, at, &[&token]);
                 assert_eq!(texts.released().unwrap(), expected);
             }
             _ => {}
@@ -305,7 +304,7 @@ impl Pair {
         match *op {
             Op::Open(replica, lease, known) => self.open(replica, lease, known),
             Op::Beat(replica, pulse) => {
-                let (session, at) = (self.session(replica), self.at());
+                let (session, state, at) = (self.session(replica), self.state(), self.at());
                 let last = self.beats[replica];
                 let beat = match pulse {
                     Pulse::Next => Beat { number: last.number + 1, mark: 1 },
@@ -317,7 +316,7 @@ impl Pair {
                 let lease = (self.leases[replica] * 1000).to_string();
                 let (number, mark) = (beat.number.to_string(), beat.mark.to_string());
                 let args = [session.as_str(), &lease, &number, &mark];
-                let (epoch, texts) = self.scripts.run(&scripts::BEAT, None, at, &args);
+                let (epoch, texts) = self.scripts.run(&scripts::BEAT, &state, at, &args);
                 self.epochs(&epoch);
                 assert_eq!(texts.liveness().unwrap(), expected);
             }

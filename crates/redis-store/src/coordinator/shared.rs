@@ -269,7 +269,7 @@ impl Shared {
     }
 
     fn is_known<T>(&self, session: &Arc<Session>, answer: &Answer<T>) -> bool {
-        let same = answer.epoch.as_ref() == Some(&session.epoch);
+        let same = answer.epoch.as_ref().is_some_and(|epoch| **epoch == *session.epoch.as_bytes());
         if !same {
             self.lose(session, LeaseLostReason::DataLoss);
         }
@@ -308,6 +308,7 @@ impl Shared {
         let sent = self.clock.monotonic();
         let answer = wire.open(&lane.bucket, &id, self.config.lease, known.as_deref(), lane.floor()).await?;
         let (Some(epoch), Liveness::Alive) = (answer.epoch, answer.what) else { return Ok(None) };
+        let epoch = Arc::from(&*String::from_utf8_lossy(&epoch));
         if known.as_ref().is_some_and(|known| *known != epoch) {
             tracing::warn!(
                 known = known.as_deref(),

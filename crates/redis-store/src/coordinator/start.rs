@@ -25,7 +25,7 @@ use crate::keys;
 use crate::scripts::{LAYOUT, TURNS_PROBE};
 
 /// The version of the layout of the keys.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 /// Round trips that are measured.
 const SAMPLES: usize = 5;
@@ -265,9 +265,11 @@ async fn layout(client: &Client, buckets: usize) -> Result<(), StoreError> {
         if found.is_none_or(|found| found != own) {
             let what = format!(
                 "{}: the turns under the prefix {prefix} are laid out by another version of this program ({name} is {} \
-                 there and {own} here); run the same version everywhere, or choose another prefix",
+                 there and {own} here); run the same version everywhere, or choose another prefix; to go over to this \
+                 version, stop all replicas and delete {{{prefix}:turns:*}}:* and {}",
                 client.place(),
-                found.map_or_else(|| "missing".into(), |found| String::from_utf8_lossy(found))
+                found.map_or_else(|| "missing".into(), |found| String::from_utf8_lossy(found)),
+                String::from_utf8_lossy(&keys::turns_layout(prefix)),
             );
             return Err(StoreError::new(StoreErrorKind::Incompatible, BACKEND, "turns", what));
         }

@@ -1,5 +1,6 @@
 //! The scripts of the turns as calls.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
 
+use self::Arg::{Number, Text};
 use super::bucket::Bucket;
 use super::config::RedisCoordinatorConfig;
 use crate::client::{Client, Unexpected};
@@ -19,7 +21,7 @@ use crate::scripts::{self, Script};
 /// An answer, and the epoch in which it was given; `None` if the server knows of none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer<T> {
-    pub(super) epoch: Option<Arc<str>>,
+    pub(super) epoch: Option<Bytes>,
     /// Another node of a Cluster has the bucket now.
     pub(super) moved: bool,
     pub(super) what: T,
@@ -108,24 +110,27 @@ fn previous(text: &str) -> Option<Option<Previous>> {
 pub(super) struct Texts(std::vec::IntoIter<Bytes>);
 
 impl Texts {
-    /// Splits off the epoch.
-    pub(super) fn new(texts: Vec<Bytes>) -> Result<(Option<Arc<str>>, Self), Unexpected> {
+    /// Splits off the epoch; `None` if there is none.
+    pub(super) fn new(texts: Vec<Bytes>) -> Result<(Option<Bytes>, Self), Unexpected> {
         let mut texts = Self(texts.into_iter());
-        let epoch = texts.text()?;
-        Ok(((!epoch.is_empty()).then(|| epoch.into()), texts))
+        let epoch = texts.next()?;
+        Ok(((!epoch.is_empty()).then_some(epoch), texts))
     }
 
-    fn text(&mut self) -> Result<String, Unexpected> {
-        let next = self.0.next().and_then(|text| String::from_utf8(text.to_vec()).ok());
-        next.ok_or_else(|| Unexpected::new("too little"))
+    fn next(&mut self) -> Result<Bytes, Unexpected> {
+        self.0.next().ok_or_else(|| Unexpected::new("too little"))
+    }
+
+    fn session(&mut self) -> Result<SessionId, Unexpected> {
+        read(&self.next()?).map(SessionId::from)
     }
 
     fn number(&mut self) -> Result<u64, Unexpected> {
-        self.text()?.parse().map_err(|_| Unexpected::new("a text where a number is due"))
+        read(&self.next()?)?.parse().map_err(|_| Unexpected::new("a text where a number is due"))
     }
 
     fn previous(&mut self) -> Result<Option<Previous>, Unexpected> {
-        previous(&self.text()?).ok_or_else(|| Unexpected::new("an unknown mark of a previous holder"))
+        previous(read(&self.next()?)?).ok_or_else(|| Unexpected::new("an unknown mark of a previous holder"))
     }
 
     pub(super) fn fence(&mut self) -> Result<Fence, Unexpected> {
@@ -137,41 +142,41 @@ impl Texts {
     }
 
     pub(super) fn liveness(mut self) -> Result<Liveness, Unexpected> {
-        Ok(if self.text()? == "alive" { Liveness::Alive } else { Liveness::Dead })
+        Ok(if self.next()? == "alive" { Liveness::Alive } else { Liveness::Dead })
     }
 
     fn beaten(mut self) -> Result<Option<Beaten>, Unexpected> {
-        if self.text()? != "alive" {
+        if self.next()? != "alive" {
             return Ok(None);
         }
-        let (wall, ended) = (self.number()?, self.text().unwrap_or_default());
-        Ok(Some(Beaten { wall, ended: ended.parse().ok() }))
+        let (wall, ended) = (self.number()?, self.next().unwrap_or_default());
+        Ok(Some(Beaten { wall, ended: read(&ended)?.parse().ok() }))
     }
 
     /// Whether more is to be removed.
     pub(super) fn swept(mut self) -> Result<bool, Unexpected> {
-        Ok(self.text()? == "1")
+        Ok(self.next()? == "1")
     }
 
     pub(super) fn standing(mut self) -> Result<Standing, Unexpected> {
-        Ok(match self.text()?.as_str() {
-            "granted" => Standing::Granted { fence: self.fence()?, previous: self.previous()? },
-            "waiting" => Standing::Waiting {
+        Ok(match &*self.next()? {
+            b"granted" => Standing::Granted { fence: self.fence()?, previous: self.previous()? },
+            b"waiting" => Standing::Waiting {
                 fence: self.fence()?,
-                holder: self.text()?.into(),
+                holder: self.session()?,
                 remaining: Some(self.micros()?),
             },
-            "busy" => Standing::Busy { holder: self.text()?.into(), remaining: Some(self.micros()?) },
-            "overloaded" => Standing::Overloaded,
-            "unknown" => Standing::Unknown,
-            "dead" => Standing::Dead,
+            b"busy" => Standing::Busy { holder: self.session()?, remaining: Some(self.micros()?) },
+            b"overloaded" => Standing::Overloaded,
+            b"unknown" => Standing::Unknown,
+            b"dead" => Standing::Dead,
             _ => return Err(Unexpected::new("an unknown standing of a ticket")),
         })
     }
 
     /// Whether the ticket was there, and who is next in the same session.
     pub(super) fn left(mut self) -> Result<(bool, Option<Next>), Unexpected> {
-        let left = self.text()? == "left";
+        let left = self.next()? == "left";
         if self.0.len() == 0 {
             return Ok((left, None));
         }
@@ -180,24 +185,24 @@ impl Texts {
     }
 
     pub(super) fn locking(mut self) -> Result<Locking, Unexpected> {
-        Ok(match self.text()?.as_str() {
-            "acquired" => Locking::Acquired(self.fence()?),
-            "busy" => Locking::Busy { remaining: self.micros()? },
+        Ok(match &*self.next()? {
+            b"acquired" => Locking::Acquired(self.fence()?),
+            b"busy" => Locking::Busy { remaining: self.micros()? },
             _ => Locking::Unopened,
         })
     }
 
     pub(super) fn renewed(mut self) -> Result<Option<Fence>, Unexpected> {
-        let fence = self.text()?;
+        let fence = self.next()?;
         if fence.is_empty() {
             return Ok(None);
         }
-        let fence = fence.parse().map_err(|_| Unexpected::new("a fence that is no number"))?;
+        let fence = read(&fence)?.parse().map_err(|_| Unexpected::new("a fence that is no number"))?;
         Ok(Some(Fence(fence)))
     }
 
     pub(super) fn released(mut self) -> Result<bool, Unexpected> {
-        Ok(self.text()? == "1")
+        Ok(self.next()? == "1")
     }
 }
 
@@ -220,12 +225,31 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn digits(number: u64) -> Bytes {
-    number.to_string().into()
+fn read(text: &[u8]) -> Result<&str, Unexpected> {
+    std::str::from_utf8(text).map_err(|_| Unexpected::new("bytes that are no text"))
 }
 
-fn text(text: &str) -> Bytes {
-    Bytes::copy_from_slice(text.as_bytes())
+/// An argument of a script.
+#[derive(Clone, Copy)]
+enum Arg<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+
+/// Arguments as a command has them: all in one buffer, since each message costs two calls.
+fn packed(first: Arg<'_>, others: &[Arg<'_>]) -> Vec<Bytes> {
+    let (mut all, mut ends) = (String::with_capacity(128), Vec::with_capacity(1 + others.len()));
+    for arg in std::iter::once(&first).chain(others) {
+        match arg {
+            Text(text) => all.push_str(text),
+            // A string takes everything.
+            Number(number) => _ = write!(all, "{number}"),
+        }
+        ends.push(all.len());
+    }
+    let all = Bytes::from(all);
+    let begins = std::iter::once(0).chain(ends.iter().copied());
+    begins.zip(&ends).map(|(begin, end)| all.slice(begin..*end)).collect()
 }
 
 impl Wire {
@@ -237,22 +261,23 @@ impl Wire {
         &self,
         bucket: &Bucket,
         script: &Script,
-        second: Option<Bytes>,
-        args: Vec<Bytes>,
+        keys: &[Bytes],
+        args: &[Arg<'_>],
         read: impl FnOnce(Texts) -> Result<T, Unexpected>,
     ) -> Result<Answer<T>, StoreError> {
         let sent = micros(self.clock.monotonic()).max(1);
         // The request may take a while to arrive, which the caller sees pass only if it waits for longer.
         let late = micros(self.client.config().command_timeout);
-        let elapsed = bucket.elapsed(sent).map(|elapsed| digits(elapsed.saturating_add(late)));
-        let mut all = vec![elapsed.unwrap_or_default()];
-        all.extend(args);
-        let keys: Vec<_> = std::iter::once(bucket.state()).chain(second).collect();
-        let reply = self.client.script("turns", Access::Read, script, &keys, all).await?;
+        let elapsed = bucket.elapsed(sent).map_or(Text(""), |elapsed| Number(elapsed.saturating_add(late)));
+        let args = packed(elapsed, args);
+        let reply = self.client.script("turns", Access::Read, script, keys, args).await?;
         let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
         let moved = reply.is_moved();
         let (epoch, texts) = reply.texts().and_then(Texts::new).map_err(strange)?;
-        bucket.witness(sent);
+        // A ticket that is given back may leave the clocks as they were.
+        if script.number != scripts::LEAVE.number {
+            bucket.witness(sent);
+        }
         Ok(Answer { epoch, moved, what: read(texts).map_err(strange)? })
     }
 
@@ -264,9 +289,9 @@ impl Wire {
         known: Option<&str>,
         floor: Fence,
     ) -> Result<Answer<Liveness>, StoreError> {
-        let known = text(known.unwrap_or_default());
-        let args = vec![text(session.as_str()), digits(micros(lease)), known, digits(floor.0)];
-        self.call(bucket, &scripts::OPEN, None, args, Texts::liveness).await
+        let known = Text(known.unwrap_or_default());
+        let args = [Text(session.as_str()), Number(micros(lease)), known, Number(floor.0)];
+        self.call(bucket, &scripts::OPEN, &[bucket.state()], &args, Texts::liveness).await
     }
 
     /// `None` if the session is dead.
@@ -277,9 +302,8 @@ impl Wire {
         lease: Duration,
         beat: Beat,
     ) -> Result<Answer<Option<Beaten>>, StoreError> {
-        let args =
-            vec![text(session.as_str()), digits(micros(lease)), digits(beat.number), digits(beat.mark)];
-        self.call(bucket, &scripts::BEAT, None, args, Texts::beaten).await
+        let args = [Text(session.as_str()), Number(micros(lease)), Number(beat.number), Number(beat.mark)];
+        self.call(bucket, &scripts::BEAT, &[bucket.state()], &args, Texts::beaten).await
     }
 
     pub(super) async fn close(
@@ -292,7 +316,8 @@ impl Wire {
             Ending::Closed => "closed",
             Ending::Lost => "lost",
         };
-        self.call(bucket, &scripts::CLOSE, None, vec![text(session.as_str()), text(how)], |_| Ok(())).await
+        let args = [Text(session.as_str()), Text(how)];
+        self.call(bucket, &scripts::CLOSE, &[bucket.state()], &args, |_| Ok(())).await
     }
 
     pub(super) async fn enter(
@@ -302,19 +327,19 @@ impl Wire {
         config: &RedisCoordinatorConfig,
     ) -> Result<Answer<Standing>, StoreError> {
         let idle = u64::try_from(config.idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let mode: &[u8] = match entry.mode {
-            Mode::Wait => b"wait",
-            Mode::Try => b"try",
+        let mode = match entry.mode {
+            Mode::Wait => "wait",
+            Mode::Try => "try",
         };
-        let args = vec![
-            text(entry.session.as_str()),
-            digits(entry.seq),
-            digits(config.max_waiters.into()),
-            Bytes::from_static(mode),
-            digits(idle),
-            digits(entry.floor.0),
+        let args = [
+            Text(entry.session.as_str()),
+            Number(entry.seq),
+            Number(config.max_waiters.into()),
+            Text(mode),
+            Number(idle),
+            Number(entry.floor.0),
         ];
-        self.call(bucket, &scripts::ENTER, Some(bucket.queue(entry.key)), args, Texts::standing).await
+        self.call(bucket, &scripts::ENTER, &bucket.turn(entry.key), &args, Texts::standing).await
     }
 
     pub(super) async fn leave(
@@ -327,8 +352,8 @@ impl Wire {
         idle_ttl: Duration,
     ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
         let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let args = vec![text(session.as_str()), digits(seq), digits(idle), text(word(leaving))];
-        self.call(bucket, &scripts::LEAVE, Some(bucket.queue(key)), args, Texts::left).await
+        let args = [Text(session.as_str()), Number(seq), Number(idle), Text(word(leaving))];
+        self.call(bucket, &scripts::LEAVE, &bucket.turn(key), &args, Texts::left).await
     }
 
     pub(super) async fn poll(
@@ -338,8 +363,8 @@ impl Wire {
         session: &SessionId,
         seq: u64,
     ) -> Result<Answer<Standing>, StoreError> {
-        let args = vec![text(session.as_str()), digits(seq)];
-        self.call(bucket, &scripts::POLL, Some(bucket.queue(key)), args, Texts::standing).await
+        let args = [Text(session.as_str()), Number(seq)];
+        self.call(bucket, &scripts::POLL, &bucket.turn(key), &args, Texts::standing).await
     }
 
     /// Removes the dead at the head of a queue. Whether there are more.
@@ -350,8 +375,8 @@ impl Wire {
         idle_ttl: Duration,
     ) -> Result<Answer<bool>, StoreError> {
         let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
-        let args = vec![Bytes::new(), digits(idle)];
-        self.call(bucket, &scripts::SWEEP, Some(bucket.queue(key)), args, Texts::swept).await
+        let args = [Text(""), Number(idle)];
+        self.call(bucket, &scripts::SWEEP, &bucket.turn(key), &args, Texts::swept).await
     }
 
     pub(super) async fn lock_acquire(
@@ -361,8 +386,8 @@ impl Wire {
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Locking>, StoreError> {
-        let args = vec![text(token), digits(micros(ttl))];
-        self.call(bucket, &scripts::LOCK_ACQUIRE, Some(bucket.lock(key)), args, Texts::locking).await
+        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(micros(ttl))]);
+        self.call(bucket, &scripts::LOCK_ACQUIRE, &keys, &args, Texts::locking).await
     }
 
     pub(super) async fn lock_renew(
@@ -372,8 +397,8 @@ impl Wire {
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Option<Fence>>, StoreError> {
-        let args = vec![text(token), digits(micros(ttl))];
-        self.call(bucket, &scripts::LOCK_RENEW, Some(bucket.lock(key)), args, Texts::renewed).await
+        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(micros(ttl))]);
+        self.call(bucket, &scripts::LOCK_RENEW, &keys, &args, Texts::renewed).await
     }
 
     pub(super) async fn lock_release(
@@ -382,7 +407,7 @@ impl Wire {
         key: &str,
         token: &str,
     ) -> Result<Answer<bool>, StoreError> {
-        let lock = Some(bucket.lock(key));
-        self.call(bucket, &scripts::LOCK_RELEASE, lock, vec![text(token)], Texts::released).await
+        let keys = [bucket.state(), bucket.lock(key)];
+        self.call(bucket, &scripts::LOCK_RELEASE, &keys, &[Text(token)], Texts::released).await
     }
 }

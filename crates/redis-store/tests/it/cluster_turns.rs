@@ -106,19 +106,20 @@ async fn a_bucket_that_is_not_used_any_more_costs_nothing() {
     let (kept, turns) = (take(&a, "ana").await, take_some(&a).await);
     let sessions: Vec<_> = turns.iter().map(|(_, turn)| turn.session().clone()).collect();
     drop(turns);
+    let lives = "
+        local _, _, now = struct.unpack('<dddd', redis.call('HGET', KEYS[1], 'clocks'))
+        local state = redis.call('HGETALL', KEYS[1])
+        for i = 1, #state, 2 do
+          if string.sub(state[i], 1, 2) == 's:' and tonumber(state[i + 1]) > now then return 1 end
+        end
+        return 0";
     let open = || {
         let states = cluster.nodes().iter().flat_map(|node| {
             let states = node.command(&["KEYS", "{botmesh:turns:*}:state"]).unwrap();
             let keys: Vec<_> = states.items().iter().map(|key| key.text().unwrap()).collect();
-            keys.into_iter().map(move |key| node.command(&["HGETALL", &key]).unwrap())
+            keys.into_iter().map(move |key| node.command(&["EVAL", lives, "1", &key]).unwrap().int())
         });
-        let ends = states.filter(|state| {
-            let fields: Vec<_> = state.items().iter().map(|field| field.text().unwrap()).collect();
-            let get =
-                |name: &str| fields.chunks(2).find(|pair| pair[0].starts_with(name)).unwrap()[1].clone();
-            get("l") < get("s:")
-        });
-        ends.count()
+        states.filter(|lives| *lives == Some(1)).count()
     };
     until("the sessions of idle buckets have ended", || open() <= 2).await;
     assert_eq!(kept.check(), Ok(()));
@@ -153,7 +154,7 @@ async fn another_number_of_buckets_is_refused() {
     let cluster = cluster();
     let slot = cluster.slot_of("{botmesh}:layout:turns").unwrap();
     let record =
-        ["HSET", "{botmesh}:layout:turns", "format", "1", "buckets", "128", "hash", "fnv1a64-folded"];
+        ["HSET", "{botmesh}:layout:turns", "format", "2", "buckets", "128", "hash", "fnv1a64-folded"];
     cluster.owner_of(slot).unwrap().command(&record).unwrap();
     let error = RedisCoordinator::connect(&cluster.url(), "botmesh").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Incompatible);

@@ -15,11 +15,13 @@ use crate::turns::{LEASE, calls, channel_of, enter, replica, replica_at, short, 
 
 /// Tickets of a session that is gone.
 fn dead_tickets(redis: &Redis, key: &str, count: usize) {
-    let mut command = vec!["ZADD".to_owned(), format!("{{botmesh:turns:0}}:queue:{key}")];
-    for at in 1..=count {
+    let mut command = vec!["ZADD".to_owned(), format!("{{botmesh:turns:0}}:behind:{key}")];
+    for at in 2..=count {
         command.extend([at.to_string(), format!("gone.0:{at}")]);
     }
     redis.command(&command).unwrap();
+    let first = format!("{} 1 gone.0:1 ", count - 1);
+    redis.command(&["SET", &format!("{{botmesh:turns:0}}:queue:{key}"), &first]).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

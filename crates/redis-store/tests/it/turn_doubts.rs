@@ -67,7 +67,10 @@ async fn a_turn_behind_one_that_was_given_back_before_a_failover_waits_to_be_con
     let turn = ticket.granted().await.unwrap();
     // What the new master has forgotten is that the first one left, and that one cannot be asked.
     far.set(Direction::ToServer, Flow::Hold);
-    redis.command(&["ZADD", "{botmesh:turns:0}:queue:ana", &fence, &ghost]).unwrap();
+    let [queue, behind] = ["queue", "behind"].map(|name| format!("{{botmesh:turns:0}}:{name}:ana"));
+    let (second, own) = (turn.fence().0.to_string(), tickets(&redis, "ana").remove(0));
+    redis.command(&["ZADD", &behind, &second, &own]).unwrap();
+    redis.command(&["SET", &queue, &format!("1 {fence} {ghost} ")]).unwrap();
     let before = scripts(&redis);
     reconnect(&proxy);
     until("the replica asks", || proxy.traffic().answered > 0).await;

@@ -131,7 +131,7 @@ async fn a_ticket_that_its_replica_does_not_know_is_given_back_when_others_wait(
     let (a, b) = (replica(&redis).await, replica(&redis).await);
     // What a request leaves that was carried out after its caller had given up.
     let ghost = format!("{}:77", a.session());
-    redis.command(&["ZADD", "{botmesh:turns:0}:queue:ana", "7", &ghost]).unwrap();
+    redis.command(&["SET", "{botmesh:turns:0}:queue:ana", &format!("0 7 {ghost} ")]).unwrap();
     take(&b, "ana").await;
     assert_eq!(a.session().as_str().split('.').nth(1), Some("0"), "nothing else is lost");
 }
@@ -180,7 +180,15 @@ async fn a_foreign_key_is_told_and_left_as_it_is() {
     foreign("queue:ana");
     let error = a.enter("ana").await.unwrap_err();
     assert_eq!(error.reason, Reason::Down);
-    assert!(error.source.unwrap().to_string().contains("belongs to another program"));
+    assert!(error.source.unwrap().to_string().contains("damaged"));
+    redis.command(&["RPUSH", "{botmesh:turns:0}:queue:eva", "foreign"]).unwrap();
+    foreign("behind:bea");
+    let held = take(&a, "bea").await;
+    for key in ["eva", "bea"] {
+        let error = a.enter(key).await.unwrap_err();
+        assert!(error.source.unwrap().to_string().contains("belongs to another program"));
+    }
+    held.release();
     foreign("lock:job");
     let error = a.acquire_lock_fenced("job", "t", LEASE).await.unwrap_err();
     assert!(error.source.unwrap().to_string().contains("damaged"));
@@ -190,7 +198,7 @@ async fn a_foreign_key_is_told_and_left_as_it_is() {
     let error = RedisCoordinator::connect(redis.url(), "botmesh").await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Incompatible);
     assert!(error.to_string().contains("belongs to another program"), "{error}");
-    for key in ["queue:ana", "lock:job", "state"] {
+    for key in ["queue:ana", "behind:bea", "lock:job", "state"] {
         let found = redis.command(&["GET", &format!("{{botmesh:turns:0}}:{key}")]).unwrap();
         assert_eq!(found.text().unwrap(), "foreign", "{key} is left as it is");
     }

@@ -17,8 +17,8 @@ use crate::turns::{LEASE, enter, lease_end, replica, replica_at, short, take, ti
 const BEAT: &str = "$1\r\n1\r\n$23\r\n{botmesh:turns:0}:state";
 /// What a request for a ticket has alone.
 const ENTER: &str = "$4\r\nwait\r\n";
-/// What every call about a key has alone: two keys.
-const CALLS: &str = "$1\r\n2\r\n$23\r\n{botmesh:turns:0}:state";
+/// What every call about the turns of a key has alone: three keys.
+const CALLS: &str = "$1\r\n3\r\n$23\r\n{botmesh:turns:0}:state";
 const REFUSED: &str = "-ERR not now\r\n";
 
 async fn behind(redis: &Redis, config: RedisCoordinatorConfig) -> (Proxy, RedisCoordinator) {

@@ -28,8 +28,8 @@ impl Micros {
 pub struct Moment {
     /// The wall clock of the machine. It may have been set forward or back since the last request.
     pub now: Micros,
-    /// The time since the caller sent its request before this one, on a clock of the caller that is never set. The
-    /// machine's last request is not older than that, so no more time than this can have passed since; `None` if the
+    /// The time since the caller sent its last request that was not to give a ticket back, on a clock of the caller that is
+    /// never set. The machine noted its clock then or later, so no more time than this can have passed since; `None` if the
     /// caller has sent none yet.
     pub elapsed: Option<Duration>,
 }
@@ -50,17 +50,17 @@ pub(super) struct LeaseClock {
 
 impl LeaseClock {
     pub(super) fn read(&mut self, at: Moment) -> Micros {
+        let now = self.peek(at);
+        (self.wall, self.lease) = (Some(at.now.0), now.0);
+        now
+    }
+
+    /// What [`read`](Self::read) would tell, for a request that leaves the clock as it was.
+    pub(super) fn peek(&self, at: Moment) -> Micros {
         let wall = at.now.0;
-        self.lease = match self.wall {
-            None => wall,
-            Some(last) => {
-                let witnessed =
-                    at.elapsed.map(|elapsed| u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
-                self.lease.saturating_add(wall.saturating_sub(last).min(witnessed.unwrap_or(u64::MAX)))
-            }
-        };
-        self.wall = Some(wall);
-        Micros(self.lease)
+        let Some(last) = self.wall else { return Micros(wall) };
+        let witnessed = at.elapsed.map(|elapsed| u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
+        Micros(self.lease.saturating_add(wall.saturating_sub(last).min(witnessed.unwrap_or(u64::MAX))))
     }
 
     /// What was read last: the wall clock and the time of leases.

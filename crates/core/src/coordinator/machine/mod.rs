@@ -273,7 +273,7 @@ impl Machine {
 
     /// Gives a ticket back, whether it waits or holds. Whether it was there; harmless if not. If it was unused, whoever held
     /// the key before remains the previous holder. One that a dead session abandoned while it waited is left to those behind
-    /// it.
+    /// it. Where nobody else has a ticket nothing comes of the time, and the clock is not noted.
     pub fn leave(
         &mut self,
         key: &str,
@@ -282,7 +282,10 @@ impl Machine {
         at: impl Into<Moment>,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let now = self.read(at.into());
+        let at = at.into();
+        let is_alone = self.keys.tickets(key) == 1 && self.heads(key, ticket);
+        let now = if is_alone { self.clock.peek(at) } else { self.clock.read(at) };
+        self.keys.forget_idle(now, &self.limits);
         self.give_back(key, ticket, leaving, now, effects)
     }
 

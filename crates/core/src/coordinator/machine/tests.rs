@@ -354,6 +354,15 @@ fn clocks_that_are_set_forward() {
              beat a = dead",
         ),
         (
+            "who gives back a turn that nobody waits for notes no clock",
+            "open a 10
+             enter x a.0
+             at 3600000
+             leave x a.0
+             elapsed 2
+             beat a = alive",
+        ),
+        (
             "more elapsed time than the clock tells bounds nothing",
             "open a 10
              at 9

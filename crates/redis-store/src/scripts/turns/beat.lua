@@ -17,4 +17,4 @@ if known and known ~= beat and tonumber(ARGV[4]) <= tonumber(string.match(known,
   return {epoch, 'dead'}
 end
 save('s:' .. session, digits(now + ARGV[3]), 'n:' .. session, beat)
-return {epoch, 'alive', wall_digits, ended}
+return {epoch, 'alive', digits(wall), ended}

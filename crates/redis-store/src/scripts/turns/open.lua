@@ -18,5 +18,5 @@ if ARGV[4] ~= '' and ARGV[4] ~= epoch then
   grace = math.max(grace, born + lease)
 end
 last = math.max(last, tonumber(ARGV[5]))
-save('e', epoch, 'b', digits(born), 'g', digits(grace), 's:' .. session, digits(now + lease))
+save('e', epoch, 'b', digits(born), 's:' .. session, digits(now + lease))
 return {epoch, 'alive'}

@@ -1,19 +1,17 @@
 -- Asks where a ticket stands, and asks the holder whether it knows of its own.
 --
--- ARGV  (elapsed), the session, the ticket's sequence number
+-- ARGV  (elapsed), (the session), (the ticket's sequence number)
 -- Answers as the script that enters does, or with 'unknown'.
 
-local own = ARGV[2] .. ':' .. ARGV[3]
-local is_there = redis.call('ZSCORE', KEYS[2], own)
-save()
-if not alive(ARGV[2]) then return {epoch, 'dead'} end
-if not is_there then return {epoch, 'unknown'} end
-local moved, member, number, previous = bury()
-if member ~= own and alive(session_of(member)) then
-  if moved then
-    tell(member, number, previous)
-  else
-    push('n', member, number, previous)
-  end
+local is_there = member == own or is_behind(own)
+if lease <= now or not is_there then
+  save()
+  return {epoch, lease <= now and 'dead' or 'unknown'}
 end
-return standing(own, member, number, previous)
+local moved = bury()
+if moved then keep() end
+save()
+if member ~= own and alive(session_of(member)) then
+  if moved then tell() else push('n') end
+end
+return standing()

@@ -1,47 +1,56 @@
--- Before the scripts of a queue.
---
--- KEYS[2]  the queue: SESSION:SEQ by number, and with number 0 the previous holder: !SESSION if it gave back what it held,
---          ?SESSION if it abandoned it or ended before. It expires only while it has no ticket.
+-- Before what is done while others have tickets.
 
-local function session_of(member)
-  return string.match(member, '^(.*):')
+-- The first ticket, its number, the previous holder with its mark, and how many tickets are behind.
+local member, number, previous
+local behind = 0
+if turn and string.find(turn, '^[!?]') then
+  previous = turn
+elseif turn then
+  behind, number, member, previous = string.match(turn, '^(%d+) (%d+) (%S+) (.*)$')
+  if not member then return redis.error_reply('DAMAGED a turn is of no ticket') end
+  behind = tonumber(behind)
 end
 
--- The first ticket, its number, the previous holder with its mark, and whether there is no other ticket.
-local function head()
-  local first = redis.call('ZRANGE', KEYS[2], 0, 2, 'WITHSCORES')
-  if first[1] and string.find(first[1], '^[!?]') then
-    return first[3], first[4], first[1], not first[5]
+local function session_of(ticket)
+  return string.match(ticket, '^(.*):')
+end
+
+local function is_behind(ticket)
+  return behind > 0 and redis.call('ZSCORE', KEYS[3], ticket)
+end
+
+-- Takes the first ticket away. Its session is the previous holder from now on if there is a mark.
+local function pass(marked)
+  previous = marked or previous
+  local following = behind > 0 and redis.call('ZPOPMIN', KEYS[3]) or {}
+  member, number = following[1], following[2] and digits(following[2])
+  behind = member and behind - 1 or 0
+end
+
+-- Writes what has become of the queue. One without tickets is remembered for so many milliseconds.
+local function keep(idle)
+  if member then
+    redis.call('SET', KEYS[2], behind .. ' ' .. number .. ' ' .. member .. ' ' .. (previous or ''))
+  elseif previous and previous ~= '' then
+    redis.call('SET', KEYS[2], previous, 'PX', idle)
+  else
+    redis.call('DEL', KEYS[2])
   end
-  return first[1], first[2], nil, not first[3]
 end
 
--- Removes the head, which becomes the previous holder.
-local function pass(member, previous, given_back)
-  local mark = (given_back and '!' or '?') .. session_of(member)
-  if mark ~= previous then
-    redis.call('ZADD', KEYS[2], 0, mark)
-    if previous then redis.call('ZREM', KEYS[2], previous) end
-  end
-  redis.call('ZREM', KEYS[2], member)
-end
-
--- Removes the dead at the head, some at most. Whether there were any, and then what head() gives.
+-- Removes the dead at the head, some at most. Whether there were any.
 local function bury()
   for buried = 0, 255 do
-    local member, number, previous = head()
-    if not member or alive(session_of(member)) then
-      return buried > 0, member, number, previous
-    end
-    pass(member, previous, false)
+    if not member or alive(session_of(member)) then return buried > 0 end
+    pass('?' .. session_of(member))
   end
-  return true, head()
+  return true
 end
 
 -- How many tickets of the dead are in a queue, as far as one looks.
-local function count_dead(previous)
-  local first, count, known = previous and 1 or 0, 0, {}
-  for _, ticket in ipairs(redis.call('ZRANGE', KEYS[2], first, first + 1023)) do
+local function count_dead()
+  local known, count = {}, alive(session_of(member)) and 0 or 1
+  for _, ticket in ipairs(redis.call('ZRANGE', KEYS[3], 0, 1022)) do
     local session = session_of(ticket)
     if known[session] == nil then known[session] = alive(session) end
     if not known[session] then count = count + 1 end
@@ -50,30 +59,28 @@ local function count_dead(previous)
 end
 
 -- An error must not end a script that has written; whoever misses a push asks.
-local function push(kind, member, number, previous)
+local function push(kind)
   local tag = string.sub(KEYS[1], 1, -6)
   local key = string.sub(KEYS[2], #tag + 7)
   -- The channels of the replicas are those of all buckets.
   local wake = string.match(tag, '^(.*:)%d+}:$') .. 'wake}:'
   local session, seq = string.match(member, '^(.*):(%d+)$')
-  local text = table.concat({kind, epoch, session, seq, digits(number), previous or '', key}, '|')
+  local text = table.concat({kind, epoch, session, seq, number, previous or '', key}, '|')
   redis.pcall('PUBLISH', wake .. string.match(session, '^[^.]*'), text)
 end
 
-local function tell(member, number, previous)
-  if member and now >= grace and alive(session_of(member)) then
-    push('g', member, number, previous)
-  end
+local function tell()
+  if member and now >= grace and alive(session_of(member)) then push('g') end
 end
 
--- Where a ticket stands that is there.
-local function standing(own, member, number, previous)
+-- Where the caller's ticket stands, which is there.
+local function standing()
   if own ~= member then
     local holder = session_of(member)
-    return {epoch, 'waiting', digits(redis.call('ZSCORE', KEYS[2], own)), holder, digits(remaining(holder))}
+    return {epoch, 'waiting', digits(redis.call('ZSCORE', KEYS[3], own)), holder, digits(remaining(holder))}
   end
   if now < grace then
-    return {epoch, 'waiting', digits(number), session_of(own), digits(grace - now)}
+    return {epoch, 'waiting', number, ARGV[2], digits(grace - now)}
   end
-  return {epoch, 'granted', digits(number), previous or ''}
+  return {epoch, 'granted', number, previous or ''}
 end

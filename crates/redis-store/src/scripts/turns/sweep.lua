@@ -3,11 +3,8 @@
 -- ARGV  (elapsed), nobody's session, the milliseconds for which an idle queue is remembered
 -- Answers with the epoch and '1' if there are more of them, '0' if not.
 
-local moved, member, number, previous = bury()
+local moved = bury()
+if moved then keep(ARGV[3]) end
 save()
-if moved and member then
-  tell(member, number, previous)
-elseif moved then
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
-end
+if moved then tell() end
 return {epoch, member and not alive(session_of(member)) and '1' or '0'}
