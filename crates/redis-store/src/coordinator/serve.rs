@@ -5,14 +5,13 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use botmesh_core::coordinator::Trouble;
 use botmesh_core::coordinator::machine::Leaving;
 use botmesh_core::error::{StoreError, StoreErrorKind};
-use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 
 use super::bucket::wake;
@@ -143,23 +142,35 @@ async fn subscribe(shared: &Arc<Shared>, node: Arc<Node>) {
 /// Asks for what may have been missed in a lane, and gives back what was dropped.
 async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut calls: FuturesUnordered<Call<'_>> = FuturesUnordered::new();
-    let never = Duration::from_secs(3600);
+    let call = |job| -> Call<'_> {
+        match job {
+            Job::Leave { session, key, seq, leaving } => Box::pin(leave(shared, session, key, seq, leaving)),
+            Job::Ask(session) => Box::pin(confirm(shared, session)),
+        }
+    };
     loop {
         let session = shared.session(lane);
-        let now = shared.clock.monotonic();
         let next = session.as_ref().and_then(|session| session.next_poll());
-        let wake = next.map_or(never, |at| at.saturating_sub(now));
+        // Most often no ticket waits, and no timer is needed.
+        let due = async {
+            match next {
+                Some(at) => shared.clock.sleep(at.saturating_sub(shared.clock.monotonic())).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            Some(job) = jobs.recv(), if calls.len() < AT_ONCE => calls.push(match job {
-                Job::Leave { session, key, seq, leaving } => {
-                    Box::pin(leave(shared, session, key, seq, leaving))
+            Some(job) = jobs.recv(), if calls.len() < AT_ONCE => {
+                calls.push(call(job));
+                while calls.len() < AT_ONCE && let Ok(job) = jobs.try_recv() {
+                    calls.push(call(job));
                 }
-                Job::Ask(session) => Box::pin(confirm(shared, session)),
-            }),
-            Some(()) = calls.next(), if !calls.is_empty() => {}
+            }
+            Some(()) = calls.next(), if !calls.is_empty() => {
+                while let Some(Some(())) = calls.next().now_or_never() {}
+            }
             () = lane.sooner.notified() => {}
             () = lane.opened.notified() => {}
-            () = shared.clock.sleep(wake) => {
+            () = due => {
                 let Some(session) = session else { continue };
                 for (seq, key) in session.due(shared.clock.monotonic(), shared.config.lease / 3) {
                     let session = Arc::clone(&session);
