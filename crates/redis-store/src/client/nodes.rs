@@ -165,7 +165,7 @@ impl Nodes {
         let (mut node, mut why) = (self.route(call.slot), None);
         let waited = in_time(self.settings.timeout(), async {
             while !node.is_connected() {
-                self.look(call.slot, &node).await;
+                self.look(call.slot, Some(&node)).await;
                 let next = self.route(call.slot);
                 if Arc::ptr_eq(&next, &node)
                     && let Err(error) = node.wait(LOOK_AGAIN).await
@@ -182,8 +182,24 @@ impl Nodes {
         Err(failed(call.operation, &node.place, Access::Read, error))
     }
 
+    /// Refuses a call about a slot that nobody has. A node would refuse it too, and the driver then makes its connection anew, which
+    /// calls about other slots would have to wait for.
+    async fn owned(&self, call: &Call) -> Result<(), StoreError> {
+        let Some(slot) = call.slot else { return Ok(()) };
+        let is_owned = || self.map().slots.owner(slot).is_some();
+        if !is_owned() {
+            self.look(call.slot, None).await;
+        }
+        if is_owned() {
+            return Ok(());
+        }
+        let (node, what) = (self.route(None), "CLUSTERDOWN Hash slot not served");
+        Err(failed(call.operation, &node.place, Access::Read, Error::new(ErrorKind::Cluster, what)))
+    }
+
     /// Sends a call to the node that has its slot, once, and follows the slot.
     pub(super) async fn send(&self, call: &Call) -> Result<Reply, StoreError> {
+        self.owned(call).await?;
         let (mut node, mut asks) = (self.ready(call).await?, false);
         for _ in 0..=REDIRECTIONS {
             let sent = if asks { node.ask(call).await } else { node.call(call).await };
@@ -191,7 +207,7 @@ impl Nodes {
                 Ok(frame) => Reply::new(frame),
                 Err(error) => {
                     // For the next call.
-                    self.look(call.slot, &node).await;
+                    self.look(call.slot, Some(&node)).await;
                     return Err(node.failed(call, error));
                 }
             };
@@ -240,8 +256,8 @@ impl Nodes {
         self.node(&mut map, &server)
     }
 
-    /// Asks the other nodes who has a slot, until one names another node than this one.
-    async fn look(&self, slot: Option<u16>, not: &Arc<Node>) {
+    /// Asks the other nodes who has a slot, until one names another node than this one, or any.
+    async fn look(&self, slot: Option<u16>, not: Option<&Arc<Node>>) {
         let looks = self.looks.load(Ordering::Acquire);
         let _one = self.looking.lock().await;
         // Whoever did it while this call waited did it for all.
@@ -255,7 +271,11 @@ impl Nodes {
                 let Ok(slots) = answer else { continue };
                 self.apply(slots);
                 let map = self.map();
-                if slot.is_none_or(|slot| !map.is_at(slot, not)) {
+                let another = |slot: u16| match not {
+                    Some(not) => !map.is_at(slot, not),
+                    None => map.slots.owner(slot).is_some(),
+                };
+                if slot.is_none_or(another) {
                     return;
                 }
             }
@@ -265,15 +285,16 @@ impl Nodes {
     }
 
     /// Those that are connected; without any, those that were named at the start.
-    fn others(&self, not: &Arc<Node>) -> Vec<Arc<Node>> {
+    fn others(&self, not: Option<&Arc<Node>>) -> Vec<Arc<Node>> {
         let mut map = self.map();
-        let others = map.nodes.values().filter(|node| !Arc::ptr_eq(node, not) && node.is_connected());
+        let is_other = |node: &Arc<Node>| not.is_none_or(|not| !Arc::ptr_eq(node, not));
+        let others = map.nodes.values().filter(|node| is_other(node) && node.is_connected());
         let others: Vec<_> = others.cloned().collect();
         if !others.is_empty() {
             return others;
         }
         let seeds = self.seeds.iter().map(|seed| self.node(&mut map, seed));
-        seeds.filter(|node| !Arc::ptr_eq(node, not)).collect()
+        seeds.filter(is_other).collect()
     }
 
     /// All there are, one for each master that is used.

@@ -7,7 +7,7 @@ use botmesh_core::error::LeaseLostReason;
 use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig, RedisStore};
 use botmesh_test_servers::{Cluster, Options, Redis};
 
-use crate::cluster_turns::{has, take_some};
+use crate::cluster_turns::{has, slot_of, take_some};
 use crate::tools::{Kv, create, soon};
 use crate::turns::{LEASE, enter, replica_at, short, take, until};
 
@@ -98,6 +98,34 @@ async fn a_node_that_stands_still_ends_the_turns_of_its_own_buckets_alone() {
         assert!(again.fence() > turn.fence(), "{key}");
     }
     create(&there, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_nobody_has_ends_the_turns_of_its_bucket_alone() {
+    let cluster = cluster(0);
+    let a = replica_at(&cluster.url(), hasty()).await;
+    let node = &cluster.nodes()[1];
+    let (mut held, _) = take_apart(&a, node).await;
+    let (key, lost) = held.remove(0);
+    let slot = slot_of(&cluster, &key);
+    let (_, kept): (Held, Held) = held.into_iter().partition(|(key, _)| slot_of(&cluster, key) == slot);
+    let everywhere = |command| {
+        for node in cluster.nodes() {
+            node.command(&["CLUSTER", command, &slot.to_string()]).unwrap();
+        }
+    };
+    everywhere("DELSLOTS");
+    assert_eq!(soon("the loss of a turn", lost.lost()).await.reason, LeaseLostReason::CoordinatorLost);
+    let connections = || node.info("total_connections_received").unwrap().unwrap().parse::<u64>().unwrap();
+    let before = connections();
+    for _ in 0..2 {
+        assert!(a.enter(&key).await.is_err(), "a ticket in a slot that nobody has");
+    }
+    // Each question is a connection, too.
+    assert!(connections() - before < 6, "{} connections", connections() - before);
+    for (key, turn) in &kept {
+        assert_eq!(turn.confirm().await, Ok(()), "{key}");
+    }
 }
 
 /// A turn, however many tickets expire before.

@@ -26,7 +26,7 @@ pub(crate) fn has(node: &Redis, key: &str) -> bool {
 }
 
 /// The slot of a key that somebody has a ticket of.
-fn slot_of(cluster: &Cluster, key: &str) -> u16 {
+pub(crate) fn slot_of(cluster: &Cluster, key: &str) -> u16 {
     let pattern = format!("{{botmesh:turns:*}}:queue:{key}");
     let found = cluster.nodes().iter().map(|node| node.command(&["KEYS", &pattern]).unwrap());
     let queue = found.flat_map(|found| found.items().first().and_then(|queue| queue.text())).next();
