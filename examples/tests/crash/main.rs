@@ -7,6 +7,7 @@ mod inputs;
 mod kill;
 mod leases;
 mod meta;
+mod moved;
 mod poison;
 #[cfg(feature = "redis")]
 mod recipes;
