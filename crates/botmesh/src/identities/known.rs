@@ -23,7 +23,7 @@ pub(super) struct Known {
 pub(super) struct Entry {
     /// The first id of whoever has it; `None` if it is this one.
     pub(super) owner: Option<ChatId>,
-    /// When whoever had it first left it.
+    /// When whoever had it got another one.
     pub(super) left: Option<Timestamp>,
     /// Whom a message to it goes to; `None` if it never moved.
     pub(super) recipient: Option<Arc<Recipient>>,
@@ -58,6 +58,11 @@ impl Known {
         if epoch == self.epoch {
             self.insert(id.clone(), (entry.clone(), looked));
         }
+    }
+
+    pub(super) fn forget(&mut self, id: &ChatId) {
+        self.young.remove(id);
+        self.old.remove(id);
     }
 
     pub(super) fn forget_all(&mut self) {

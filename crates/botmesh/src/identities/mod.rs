@@ -136,7 +136,13 @@ impl World {
         let (epoch, looked) = (self.known_ids().epoch(), self.monotonic());
         let found = self.read_entry(id).await.inspect_err(|error| self.trouble(CONTEXT, error))?;
         self.events.over(CONTEXT);
-        self.known_ids().put(epoch, id, &found, looked);
+        let mut known = self.known_ids();
+        known.put(epoch, id, &found, looked);
+        if let Some(owner) = found.owner.as_ref().filter(|owner| *owner != id) {
+            // Where they are may have been looked up before they came here.
+            known.forget(owner);
+        }
+        drop(known);
         Ok(found)
     }
 
@@ -151,13 +157,11 @@ impl World {
     async fn owner(&self, id: &ChatId, written: Option<Timestamp>) -> Result<ChatId, StoreError> {
         let entry = self.entry(id).await?;
         let owner = entry.owner.unwrap_or_else(|| id.clone());
-        let (Some(left), Some(written)) = (entry.left.filter(|_| owner == *id), written) else {
-            return Ok(owner);
-        };
+        let (Some(left), Some(written)) = (entry.left, written) else { return Ok(owner) };
         if written.since(left) <= STRANGER_AFTER {
             return Ok(owner);
         }
-        // Whoever had the id first has another one: this is somebody who got it since, as with numbers.
+        // Whoever had the id has another one: this is somebody who got it since, as with numbers.
         let from = ChatId::from(format!("{id}~{}", left.as_millis()));
         self.note_moved(&Moved { from, to: id.clone(), at: Some(written) }).await?;
         Ok(self.entry(id).await?.owner.unwrap_or(owner))
@@ -180,17 +184,27 @@ impl World {
         if links == Links::default() {
             return Ok(Entry::default());
         }
-        let left = links.now.as_ref().filter(|now| now.id != *id).map(|now| now.at);
         let owner = self.first_id(id).await?;
+        let there = self.newest(&owner).await?;
+        let left = there.as_ref().filter(|there| there.id != *id).map(|there| there.at);
         let key = if links.now.is_some() { id.clone() } else { owner.clone() };
-        let mut address = Link { id: key.clone(), at: Timestamp::from_millis(i64::MIN) };
+        let address = if key == owner { there } else { self.newest(&key).await? };
+        let address = address.map_or_else(|| key.clone(), |there| there.id);
+        Ok(Entry { owner: Some(owner), left, recipient: Some(Arc::new(Recipient { key, address })) })
+    }
+
+    /// Where whoever has this as their first id is now, and since when; `None` if they never moved.
+    async fn newest(&self, first: &ChatId) -> Result<Option<Link>, StoreError> {
+        let mut newest: Option<Link> = None;
         for _ in 0..MOST {
-            let later = self.links_of(&address.id).await?.now.filter(|later| later.at > address.at);
-            let Some(later) = later else { break };
-            address = later;
+            let id = newest.as_ref().map_or(first, |newest| &newest.id);
+            let later = self.links_of(id).await?.now;
+            match later.filter(|later| newest.as_ref().is_none_or(|newest| later.at > newest.at)) {
+                Some(later) => newest = Some(later),
+                None => break,
+            }
         }
-        let recipient = Arc::new(Recipient { key, address: address.id });
-        Ok(Entry { owner: Some(owner), left, recipient: Some(recipient) })
+        Ok(newest)
     }
 
     /// The first id of whoever has this one now.

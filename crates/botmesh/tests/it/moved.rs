@@ -212,9 +212,16 @@ async fn who_gets_a_number_that_somebody_left_is_somebody_else() {
     assert_eq!(stage.channel.texts_to("100"), ["1", "1", "2"], "the first one is who left");
     takes(&life, Inbound::text("5", "200", "count")).await;
     assert_eq!(stage.channel.texts_to("200"), ["2", "3"]);
+    // So it is with a number in the middle.
+    moves(&life, &stage.channel, "200", "300", 3600).await;
+    let written_at = Some(at(180 * 24 * 3600));
+    takes(&life, Inbound { written_at, ..Inbound::text("6", "200", "count") }).await;
+    assert_eq!(stage.channel.texts_to("200"), ["2", "3", "1"]);
+    takes(&life, Inbound::text("7", "300", "count")).await;
+    assert_eq!(stage.channel.texts_to("300"), ["4"]);
     // What the bot calls the first one is still the first one.
     life.bot.send("100", "for the first").await.expect("sent");
-    assert_eq!(stage.channel.texts_to("200").last().map(String::as_str), Some("for the first"));
+    assert_eq!(stage.channel.texts_to("300"), ["4", "for the first"]);
     life.stop().await;
 }
 
@@ -300,7 +307,8 @@ async fn hears(replica: &Replica, inbound: Inbound) {
 async fn replicas_go_on_with_a_chat_of_which_another_one_was_told_that_it_moved() {
     let mut fleet = fleet();
     let (one, two) = fleet.pair(desk);
-    hears(&one, group("1", OLD, "sign up")).await;
+    // The other one knows where the chat was.
+    hears(&two, group("1", OLD, "sign up")).await;
     moves(&one.life, &one.channel, OLD, NEW, 0).await;
     hears(&two, group("1", NEW, "Ana")).await;
     hears(&one, group("2", NEW, "31")).await;
