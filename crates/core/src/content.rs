@@ -44,6 +44,13 @@ pub enum ContentBody {
     Document(OutboundMedia),
     /// A sticker.
     Sticker(OutboundMedia),
+    /// Media shown together. A channel without albums ([`Capabilities::albums`](crate::provider::Capabilities::albums)) gets a
+    /// message for each item.
+    Album {
+        /// The media, from 2 to [`MAX_ALBUM`](Self::MAX_ALBUM). Each may have a caption, and that of the first is the
+        /// album's. The bytes of all are journaled together.
+        items: Vec<AlbumItem>,
+    },
     /// A place.
     Location {
         /// Degrees north.
@@ -78,6 +85,53 @@ pub enum ContentBody {
         /// The emoji; `None` takes the reaction back.
         emoji: Option<String>,
     },
+}
+
+/// One of the media of an album. What may be mixed is up to the channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AlbumItem {
+    /// A picture.
+    Image(OutboundMedia),
+    /// An audio file.
+    Audio(OutboundMedia),
+    /// A video.
+    Video(OutboundMedia),
+    /// A file.
+    Document(OutboundMedia),
+}
+
+impl AlbumItem {
+    /// Its media.
+    pub fn media(&self) -> &OutboundMedia {
+        match self {
+            Self::Image(media) | Self::Audio(media) | Self::Video(media) | Self::Document(media) => media,
+        }
+    }
+
+    fn media_mut(&mut self) -> &mut OutboundMedia {
+        match self {
+            Self::Image(media) | Self::Audio(media) | Self::Video(media) | Self::Document(media) => media,
+        }
+    }
+}
+
+impl ContentBody {
+    /// The most items of an album.
+    pub const MAX_ALBUM: usize = 10;
+}
+
+/// As a message of its own.
+impl From<AlbumItem> for ContentBody {
+    fn from(item: AlbumItem) -> Self {
+        match item {
+            AlbumItem::Image(media) => Self::Image(media),
+            AlbumItem::Audio(media) => Self::Audio(media),
+            AlbumItem::Video(media) => Self::Video(media),
+            AlbumItem::Document(media) => Self::Document(media),
+        }
+    }
 }
 
 /// Media to send.
@@ -134,6 +188,11 @@ impl Content {
         Self::from(ContentBody::Text { text: text.into() })
     }
 
+    /// Media that are shown together: 2 to [`ContentBody::MAX_ALBUM`]. Its caption is that of the first.
+    pub fn album(items: impl IntoIterator<Item = AlbumItem>) -> Self {
+        Self::from(ContentBody::Album { items: items.into_iter().collect() })
+    }
+
     /// With this text or, if it is media, this caption; an empty one is none. Nothing happens if it has neither.
     #[must_use]
     pub fn with_text(mut self, text: impl Into<Formatted>) -> Self {
@@ -145,6 +204,10 @@ impl Content {
             | ContentBody::Video(media)
             | ContentBody::Document(media)
             | ContentBody::Sticker(media) => media.caption = Some(text).filter(|text| !text.is_empty()),
+            ContentBody::Album { items } => {
+                let Some(first) = items.first_mut() else { return self };
+                first.media_mut().caption = Some(text).filter(|text| !text.is_empty());
+            }
             ContentBody::Location { .. } | ContentBody::Native { .. } | ContentBody::Reaction { .. } => {
                 return self;
             }
@@ -181,6 +244,9 @@ impl Content {
             | ContentBody::Video(media)
             | ContentBody::Document(media)
             | ContentBody::Sticker(media) => media.caption.as_deref().unwrap_or(""),
+            ContentBody::Album { items } => {
+                items.first().and_then(|first| first.media().caption.as_deref()).unwrap_or("")
+            }
             ContentBody::Location { name, .. } => name.as_deref().unwrap_or(""),
             ContentBody::Native { text, .. } => text,
             ContentBody::Reaction { emoji, .. } => emoji.as_deref().unwrap_or(""),

@@ -251,6 +251,9 @@ pub struct Capabilities {
     pub text_limit: Option<TextLimit>,
     /// The longest caption. Default `None`.
     pub caption_limit: Option<TextLimit>,
+    /// Whether it takes an album ([`ContentBody::Album`](crate::content::ContentBody::Album)) as one send. Where it does not, the
+    /// bot makes a message of each item. Default `false`.
+    pub albums: bool,
     /// How formatting is shown. Default [`Markup::Plain`].
     pub markup: Markup,
     /// How many messages it takes in all chats together. The bot keeps to it by itself. Default `None`: any number.
@@ -270,6 +273,7 @@ impl Default for Capabilities {
             exclusive_session: false,
             text_limit: None,
             caption_limit: None,
+            albums: false,
             markup: Markup::Plain,
             rate: None,
             chat_rate: None,

@@ -15,6 +15,11 @@ use crate::address::Address;
 use crate::client::{Params, Upload};
 use crate::telegram::ID;
 
+mod album;
+
+/// The most bytes of a picture, on any server. As a document it may have more.
+const MAX_PHOTO: u64 = 10 << 20;
+
 /// The most bytes of a button's id.
 const MAX_BUTTON_ID: usize = 64;
 
@@ -22,13 +27,13 @@ const MAX_BUTTON_ID: usize = 64;
 const ROW: usize = 3;
 const ROW_WIDTH: usize = 24;
 
-/// One call, without the file that may go with it.
+/// One call, without the files that may go with it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Call {
     pub(crate) method: Cow<'static, str>,
     pub(crate) params: Params,
-    /// The file that becomes the parameter of this name.
-    pub(crate) file: Option<(&'static str, File)>,
+    /// Each file with the name of its part in the form.
+    pub(crate) files: Vec<(Cow<'static, str>, File)>,
     /// The message that it is about, if it makes no new one.
     pub(crate) about: Option<MessageId>,
     /// Its text without formatting, if it has some: the parameter of the entities, that of the text, and the text.
@@ -41,6 +46,15 @@ pub(crate) struct File {
     place: Place,
     name: Option<String>,
     mime: Option<String>,
+    /// The most bytes of a file of this kind.
+    max: u64,
+}
+
+/// Where media is.
+enum Origin<'a> {
+    /// A URL or an id.
+    Known(&'a str),
+    File(File),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +71,9 @@ impl Call {
             return call.for_guest(guest, content);
         }
         if !content.buttons.is_empty() {
+            if matches!(content.body, ContentBody::Album { .. }) {
+                return Err(unsupported("an album of Telegram has no buttons"));
+            }
             call.params.insert("reply_markup".into(), keyboard(&content.buttons)?);
         } else if matches!(content.body, ContentBody::Edit { .. }) {
             call.params.insert("reply_markup".into(), json!({ "inline_keyboard": [] }));
@@ -69,7 +86,7 @@ impl Call {
     }
 
     fn new(method: &'static str, address: &Address) -> Self {
-        Self { method: method.into(), params: address.params(), file: None, about: None, plain: None }
+        Self { method: method.into(), params: address.params(), files: Vec::new(), about: None, plain: None }
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -91,6 +108,7 @@ impl Call {
                 let bare = OutboundMedia { caption: None, ..media.clone() };
                 call("sendSticker").media("sticker", &bare)?
             }
+            ContentBody::Album { items } => call(album::METHOD).album(items)?,
             ContentBody::Location { latitude, longitude, name: None } => {
                 call("sendLocation").with("latitude", *latitude).with("longitude", *longitude)
             }
@@ -132,18 +150,10 @@ impl Call {
         if let Some(caption) = media.caption.as_deref().filter(|caption| !caption.is_empty()) {
             self = self.with("caption", caption);
         }
-        match &media.source {
-            MediaSource::Url(url) => Ok(self.with(field, url.as_str())),
-            MediaSource::Id(id) => Ok(self.with(field, id.as_str())),
-            MediaSource::Path(path) => Ok(self.with_file(field, Place::Path(path.clone()), media)),
-            MediaSource::Bytes(bytes) => Ok(self.with_file(field, Place::Here(bytes.clone()), media)),
-            _ => Err(unsupported("this version cannot send media from there to Telegram")),
+        match origin(media, field)? {
+            Origin::Known(known) => Ok(self.with(field, known)),
+            Origin::File(file) => Ok(Self { files: vec![(field.into(), file)], ..self }),
         }
-    }
-
-    fn with_file(self, field: &'static str, place: Place, media: &OutboundMedia) -> Self {
-        let (name, mime) = (media.file_name.clone(), media.mime.clone());
-        Self { file: Some((field, File { place, name, mime })), ..self }
     }
 
     /// A guest has one answer, and that is a text.
@@ -173,22 +183,32 @@ impl Call {
     fn formatted(mut self, content: &Content) -> Self {
         let formatted = content.formatted();
         let entities: Vec<Value> = formatted.utf16_spans().iter().filter_map(entity).collect();
-        let (of, text) = match self.params.contains_key("caption") {
+        let Some(params) = self.params_of_text() else { return self };
+        let (of, text) = match params.contains_key("caption") {
             true => ("caption_entities", "caption"),
             false => ("entities", "text"),
         };
-        if !entities.is_empty() && self.params.contains_key(text) {
+        if !entities.is_empty() && params.contains_key(text) {
+            params.insert(of.into(), entities.into());
             self.plain = Some((of, text, formatted.to_plain()));
-            self.params.insert(of.into(), entities.into());
         }
         self
+    }
+
+    /// What has the text or the caption: in an album, the first item.
+    fn params_of_text(&mut self) -> Option<&mut Params> {
+        if self.method != album::METHOD {
+            return Some(&mut self.params);
+        }
+        self.params.get_mut("media")?.get_mut(0)?.as_object_mut()
     }
 
     /// The same without formatting, with links written out.
     pub(crate) fn without_formatting(mut self) -> Option<Self> {
         let (entities, text, plain) = self.plain.take()?;
-        self.params.remove(entities);
-        self.params.insert(text.into(), plain.into());
+        let params = self.params_of_text()?;
+        params.remove(entities);
+        params.insert(text.into(), plain.into());
         Some(self)
     }
 
@@ -202,40 +222,71 @@ impl Call {
         self.params.insert("chat_id".into(), to.into());
         self
     }
-}
 
-impl File {
-    /// Reads the file, which must have at most `max` bytes.
-    pub(crate) async fn read(&self, field: &'static str, max: u64) -> Result<Upload, ChannelError> {
-        let (bytes, own_name) = match &self.place {
-            Place::Here(bytes) => (at_most(max, bytes.len() as u64).map(|()| bytes.clone())?, None),
-            Place::Path(path) => {
-                let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-                (read_file(path, max).await?, name)
-            }
-        };
-        let name = self.name.clone().or(own_name).unwrap_or_else(|| field.to_owned());
-        Ok(Upload { field, name, mime: self.mime.clone(), bytes })
+    /// Reads the files, which must have at most `max` bytes together: the request is held in memory. All are measured before
+    /// the first is read.
+    pub(crate) async fn uploads(&self, max: u64) -> Result<Vec<Upload>, ChannelError> {
+        let mut total = 0;
+        for (_, file) in &self.files {
+            let size = file.size().await?;
+            at_most(max.min(file.max), size, "the file has")?;
+            total += size;
+        }
+        at_most(max, total, "the files of the album have together")?;
+        let mut uploads = Vec::with_capacity(self.files.len());
+        for (part, file) in &self.files {
+            uploads.push(file.read(part.clone()).await?);
+        }
+        Ok(uploads)
     }
 }
 
-async fn read_file(path: &str, max: u64) -> Result<Bytes, ChannelError> {
-    let unreadable = |error: io::Error| {
-        // It will not appear by itself.
-        let class = match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
-            _ => ErrorClass::Transient,
+impl File {
+    async fn size(&self) -> Result<u64, ChannelError> {
+        match &self.place {
+            Place::Here(bytes) => Ok(bytes.len() as u64),
+            Place::Path(path) => {
+                Ok(tokio::fs::metadata(path).await.map_err(|error| unreadable(path, error))?.len())
+            }
+        }
+    }
+
+    async fn read(&self, part: Cow<'static, str>) -> Result<Upload, ChannelError> {
+        let (bytes, own_name) = match &self.place {
+            Place::Here(bytes) => (bytes.clone(), None),
+            Place::Path(path) => {
+                let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+                (tokio::fs::read(path).await.map_err(|error| unreadable(path, error))?.into(), name)
+            }
         };
-        ChannelError::new(class, Phase::NotWritten, format!("the file {path} cannot be read"))
-            .with_source(error)
-    };
-    let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
-    at_most(max, size)?;
-    Ok(tokio::fs::read(path).await.map_err(unreadable)?.into())
+        let name = self.name.clone().or(own_name).unwrap_or_else(|| part.to_string());
+        Ok(Upload { part, name, mime: self.mime.clone(), bytes })
+    }
 }
 
-fn at_most(max: u64, size: u64) -> Result<(), ChannelError> {
-    let detail = || format!("the file has {size} bytes, and {max} is the most");
+fn origin<'a>(media: &'a OutboundMedia, field: &str) -> Result<Origin<'a>, ChannelError> {
+    let place = match &media.source {
+        MediaSource::Url(known) | MediaSource::Id(known) => return Ok(Origin::Known(known)),
+        MediaSource::Path(path) => Place::Path(path.clone()),
+        MediaSource::Bytes(bytes) => Place::Here(bytes.clone()),
+        _ => return Err(unsupported("this version cannot send media from there to Telegram")),
+    };
+    let (name, mime) = (media.file_name.clone(), media.mime.clone());
+    let max = if field == "photo" { MAX_PHOTO } else { u64::MAX };
+    Ok(Origin::File(File { place, name, mime, max }))
+}
+
+fn unreadable(path: &str, error: io::Error) -> ChannelError {
+    // It will not appear by itself.
+    let class = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
+        _ => ErrorClass::Transient,
+    };
+    ChannelError::new(class, Phase::NotWritten, format!("the file {path} cannot be read")).with_source(error)
+}
+
+fn at_most(max: u64, size: u64, whose: &str) -> Result<(), ChannelError> {
+    let detail = || format!("{whose} {size} bytes, and {max} is the most");
     match size > max {
         true => Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, detail())),
         false => Ok(()),

@@ -1,5 +1,6 @@
 //! Calls of the Bot API over HTTP. One call is one request.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +34,10 @@ const MAX_ANSWER: usize = webhook::MAX_BODY;
 /// The parameters of a method.
 pub(crate) type Params = Map<String, Value>;
 
-/// A file that goes with a call, as the parameter `field`.
+/// A file that goes with a call.
 pub(crate) struct Upload {
-    pub(crate) field: &'static str,
+    /// The name of its part in the form.
+    pub(crate) part: Cow<'static, str>,
     pub(crate) name: String,
     pub(crate) mime: Option<String>,
     pub(crate) bytes: Bytes,
@@ -91,14 +93,14 @@ impl Client {
         &self,
         method: &str,
         params: Params,
-        file: Option<Upload>,
+        files: Vec<Upload>,
         patience: Duration,
     ) -> Result<Box<RawValue>, Failure> {
         let url = format!("{}/bot{}/{method}", self.base, self.token()?);
         let request = self.http()?.post(url).timeout(patience);
-        let request = match file {
-            Some(file) => request.multipart(form(params, file)?),
-            None => {
+        let request = match files.is_empty() {
+            false => request.multipart(form(params, files)?),
+            true => {
                 request.header("content-type", "application/json").body(Value::Object(params).to_string())
             }
         };
@@ -210,7 +212,7 @@ fn tls(needed: bool) -> Result<ClientConfig, rustls::Error> {
     })
 }
 
-fn form(params: Params, file: Upload) -> Result<Form, ChannelError> {
+fn form(params: Params, files: Vec<Upload>) -> Result<Form, ChannelError> {
     let mut form = Form::new();
     for (name, value) in params {
         let text = match value {
@@ -219,15 +221,18 @@ fn form(params: Params, file: Upload) -> Result<Form, ChannelError> {
         };
         form = form.text(name, text);
     }
-    let length = file.bytes.len() as u64;
-    let mut part = Part::stream_with_length(file.bytes, length).file_name(file.name);
-    if let Some(mime) = file.mime {
-        part = part.mime_str(&mime).map_err(|_| {
-            let detail = format!("`{mime}` is no media type");
-            ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail)
-        })?;
+    for file in files {
+        let length = file.bytes.len() as u64;
+        let mut part = Part::stream_with_length(file.bytes, length).file_name(file.name);
+        if let Some(mime) = file.mime {
+            part = part.mime_str(&mime).map_err(|_| {
+                let detail = format!("`{mime}` is no media type");
+                ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail)
+            })?;
+        }
+        form = form.part(file.part, part);
     }
-    Ok(form.part(file.field, part))
+    Ok(form)
 }
 
 fn retry_after(response: &Response) -> Option<Duration> {

@@ -118,7 +118,7 @@ impl Poller<'_> {
     async fn page(&self) -> Result<Vec<Box<RawValue>>, Failure> {
         let params = self.params(self.telegram.settings.poll_timeout, PAGE);
         let patience = self.telegram.settings.poll_timeout + GRACE;
-        let result = self.telegram.settings.client.call("getUpdates", params, None, patience).await?;
+        let result = self.telegram.settings.client.call("getUpdates", params, Vec::new(), patience).await?;
         serde_json::from_str(result.get()).map_err(|error| {
             let detail = "the page of updates is no list";
             ChannelError::new(ErrorClass::Transient, Phase::Answered, detail).with_source(error).into()
@@ -173,7 +173,7 @@ impl Poller<'_> {
     async fn say_goodbye(&mut self) {
         if self.offset.is_some() {
             let params = self.params(Duration::ZERO, 1);
-            let goodbye = self.telegram.settings.client.call("getUpdates", params, None, GOODBYE).await;
+            let goodbye = self.telegram.settings.client.call("getUpdates", params, Vec::new(), GOODBYE).await;
             if let Err(failure) = goodbye {
                 tracing::debug!(error = %failure.error, "the last updates were not confirmed and will come again");
             }

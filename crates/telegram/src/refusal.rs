@@ -110,6 +110,9 @@ const ENTITIES: &[&str] = &["can't parse entities", "can't parse message text", 
 const GONE_REPLY: &[&str] =
     &["message to be replied not found", "message to reply not found", "reply message not found"];
 
+/// Of an album; some of its messages may have been made.
+const IN_PART: &[&str] = &["failed to send message #"];
+
 /// What an answer means that is no result. `refusal` is absent where the body was not the API's.
 pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Option<&Refusal>) -> Failure {
     let Some(refusal) = refusal else { return unknown_answer(status, retry_after) };
@@ -142,7 +145,8 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
         500.. => (ErrorClass::Transient, None),
         _ => (ErrorClass::Rejected, None),
     };
-    let mut error = ChannelError::new(class, Phase::Answered, advised(class, description));
+    let phase = if begins(IN_PART) { Phase::Unknown } else { Phase::Answered };
+    let mut error = ChannelError::new(class, phase, advised(class, description));
     error.code = Some(code.to_string());
     let told = parameters.and_then(|parameters| parameters.retry_after).map(Duration::from_secs);
     error.retry_after = told.or(retry_after);

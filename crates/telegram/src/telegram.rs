@@ -32,6 +32,9 @@ use crate::token::Token;
 
 pub(crate) const ID: &str = "telegram";
 
+/// The longest caption, in UTF-16 units.
+pub(crate) const MAX_CAPTION: usize = 1024;
+
 /// What the official server takes from a bot and gives to one, in bytes.
 const MAX_UPLOAD: u64 = 50 << 20;
 const MAX_DOWNLOAD: u64 = 20 << 20;
@@ -269,7 +272,7 @@ impl Telegram {
         method: &str,
         params: Params,
     ) -> Result<T, Failure> {
-        let result = self.settings.client.call(method, params, None, self.settings.timeout).await?;
+        let result = self.settings.client.call(method, params, Vec::new(), self.settings.timeout).await?;
         serde_json::from_str(result.get()).map_err(|error| {
             let detail = format!("the result of {method} is not what was expected");
             ChannelError::new(ErrorClass::Transient, Phase::Unknown, detail).with_source(error).into()
@@ -347,13 +350,9 @@ impl Telegram {
     }
 
     async fn attempt(&self, call: &Call) -> Result<SendReceipt, Failure> {
-        let (file, patience) = match &call.file {
-            Some((field, file)) => {
-                (Some(file.read(field, self.max_upload()).await?), self.settings.timeout * 10)
-            }
-            None => (None, self.settings.timeout),
-        };
-        let result = self.settings.client.call(&call.method, call.params.clone(), file, patience).await?;
+        let files = call.uploads(self.max_upload()).await?;
+        let patience = self.settings.timeout * if files.is_empty() { 1 } else { 10 };
+        let result = self.settings.client.call(&call.method, call.params.clone(), files, patience).await?;
         let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
         // A call that makes several messages, as for an album, has the id of the first.
         let first = if result.is_array() { &result[0] } else { &result };
@@ -386,7 +385,8 @@ impl Provider for Telegram {
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
         capabilities.markup = Markup::Spans;
         capabilities.rate = self.settings.rates.all;
-        capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
+        capabilities.caption_limit = Some(TextLimit { max: MAX_CAPTION, unit: TextUnit::Utf16 });
+        capabilities.albums = true;
         // Updates that nobody takes are kept for a day.
         capabilities.redelivery = Some(Duration::from_secs(24 * 3600));
         capabilities

@@ -1,4 +1,4 @@
-//! Long texts: one send for each part.
+//! Long texts, and albums for channels that have none: one send for each part.
 
 use super::Egress;
 use crate::core::content::{Content, ContentBody};
@@ -15,8 +15,15 @@ use crate::world::OpenJournal;
 const MAX_PARTS: usize = 1000;
 
 /// Cuts content into what the channel takes in one message, and writes its formatting as the channel shows it: what it
-/// answers stays with the first, the buttons go with the last. Media whose caption is too long is followed by it as a text.
+/// answers stays with the first, the buttons go with the last. Media whose caption is too long is followed by it as a text, and
+/// so is an album that has buttons.
 pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>, ChannelError> {
+    if let ContentBody::Album { items } = &content.body {
+        check_album(items.len())?;
+        if !takes.albums {
+            return one_by_one(content, takes);
+        }
+    }
     if let ContentBody::Location { latitude, longitude, .. } = &content.body
         && !(latitude.is_finite() && longitude.is_finite())
     {
@@ -24,7 +31,7 @@ pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>,
         let detail = format!("there is no place at {latitude}, {longitude}");
         return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
     }
-    if is_caption_too_long(&content, takes) {
+    if is_caption_too_long(&content, takes) || is_album_with_buttons(&content)? {
         let mut text = Content::from(content.formatted());
         text.buttons.clone_from(&content.buttons);
         let media = Content { buttons: Vec::new(), ..content.with_text("") };
@@ -52,11 +59,50 @@ pub(super) fn cut(content: Content, takes: Capabilities) -> Result<Vec<Content>,
     Ok(parts)
 }
 
+fn check_album(items: usize) -> Result<(), ChannelError> {
+    if (2..=ContentBody::MAX_ALBUM).contains(&items) {
+        return Ok(());
+    }
+    let detail = format!("an album has 2 to {} items, and this one has {items}", ContentBody::MAX_ALBUM);
+    Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail))
+}
+
+/// An album as a message for each item, each of which may be cut in turn.
+fn one_by_one(content: Content, takes: Capabilities) -> Result<Vec<Content>, ChannelError> {
+    let ContentBody::Album { items } = content.body else { return Ok(vec![content]) };
+    let mut messages: Vec<Content> = items.into_iter().map(|item| ContentBody::from(item).into()).collect();
+    if let Some(first) = messages.first_mut() {
+        (first.spans, first.reply_to) = (content.spans, content.reply_to);
+    }
+    if let Some(last) = messages.last_mut() {
+        last.buttons = content.buttons;
+    }
+    let mut parts = Vec::with_capacity(messages.len());
+    for message in messages {
+        parts.extend(cut(message, takes)?);
+    }
+    Ok(parts)
+}
+
+/// Whether it is an album whose buttons go with its caption, as no channel shows them with the album itself.
+fn is_album_with_buttons(content: &Content) -> Result<bool, ChannelError> {
+    let is = matches!(content.body, ContentBody::Album { .. }) && !content.buttons.is_empty();
+    if is && content.readable_text().is_empty() {
+        let detail = "an album cannot have buttons; give it a caption, which follows it with them";
+        return Err(ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, detail));
+    }
+    Ok(is)
+}
+
 /// Whether the caption of media is longer than the channel takes, as the channel shows it.
 fn is_caption_too_long(content: &Content, takes: Capabilities) -> bool {
     let (
         Some(limit),
-        ContentBody::Image(_) | ContentBody::Audio(_) | ContentBody::Video(_) | ContentBody::Document(_),
+        ContentBody::Image(_)
+        | ContentBody::Audio(_)
+        | ContentBody::Video(_)
+        | ContentBody::Document(_)
+        | ContentBody::Album { .. },
     ) = (takes.caption_limit, &content.body)
     else {
         return false;

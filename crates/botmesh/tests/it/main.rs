@@ -1,5 +1,6 @@
 //! The runtime over a mock channel, journals in memory that fail on demand, and a clock that the test owns.
 
+mod albums;
 mod arrival;
 mod background;
 mod broadcasts;

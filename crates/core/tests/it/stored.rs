@@ -1,7 +1,6 @@
 //! What earlier versions wrote is read by this one.
 
-use botmesh_core::content::MediaSource;
-use botmesh_core::content::{Content, ContentBody};
+use botmesh_core::content::{AlbumItem, Content, ContentBody, MediaSource, OutboundMedia};
 use botmesh_core::id::MessageId;
 use botmesh_core::inbound::{Inbound, InboundBody};
 
@@ -54,4 +53,23 @@ fn what_the_channel_says_beside_an_event_is_kept_with_it() {
     inbound.extra = serde_json::json!({"referral": {"source_type": "ad"}});
     let written = serde_json::to_string(&inbound).expect("JSON");
     assert_eq!(serde_json::from_str::<Inbound>(&written).expect("an event"), inbound);
+}
+
+#[test]
+fn an_album_is_kept_with_its_caption_and_the_bytes_of_each_item() {
+    let media = |source| OutboundMedia { source, caption: None, mime: None, file_name: None };
+    let album = Content::album([
+        AlbumItem::Image(media(MediaSource::Path("a.jpg".into()))),
+        AlbumItem::Video(media(MediaSource::Bytes(vec![7; 3].into()))),
+    ])
+    .with_text("two");
+    assert_eq!(album.readable_text(), "two");
+    let written = serde_json::to_value(&album).expect("JSON");
+    let items = serde_json::json!([
+        {"type": "image", "source": {"path": "a.jpg"}, "caption": "two"},
+        {"type": "video", "source": {"bytes": "BwcH"}},
+    ]);
+    assert_eq!(written, serde_json::json!({"body": {"type": "album", "items": items}}));
+    assert_eq!(serde_json::from_value::<Content>(written).expect("a content"), album);
+    assert_eq!(Content::album([]).with_text("none").readable_text(), "");
 }

@@ -172,17 +172,15 @@ async fn a_file_that_is_missing_or_too_large_is_refused_before_anything_is_sent(
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("a.txt");
     std::fs::write(&path, b"hello").expect("a file");
-    let content =
-        |path: &Path| ContentBody::Document(media(MediaSource::Path(path.display().to_string()))).into();
-    let file_of = |content: Content| call(content).file.expect("a file");
+    let content = |path: &Path| ContentBody::Document(media(MediaSource::Path(path.display().to_string())));
 
-    let (field, file) = file_of(content(&path));
-    let read = file.read(field, 5).await.expect("a file that fits");
-    assert_eq!((field, read.name.as_str(), &read.bytes[..]), ("document", "a.txt", &b"hello"[..]));
-    let error = file.read(field, 4).await.err().expect("a file that is too large");
+    let fits = call(content(&path));
+    let read = &fits.uploads(5).await.expect("a file that fits")[0];
+    assert_eq!((&*read.part, read.name.as_str(), &read.bytes[..]), ("document", "a.txt", &b"hello"[..]));
+    let error = fits.uploads(4).await.err().expect("a file that is too large");
     assert_eq!((error.class, error.phase), (ErrorClass::PayloadTooLarge, Phase::NotWritten));
 
-    let (field, file) = file_of(content(&folder.path().join("none")));
-    let error = file.read(field, 5).await.err().expect("no file");
+    let missing = call(content(&folder.path().join("none")));
+    let error = missing.uploads(5).await.err().expect("no file");
     assert_eq!((error.retryable, error.phase), (false, Phase::NotWritten));
 }

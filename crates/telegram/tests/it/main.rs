@@ -1,5 +1,6 @@
 //! The channel as a bot sees it.
 
+mod albums;
 mod described;
 mod fuzz;
 mod moved;

@@ -38,6 +38,7 @@ fn params_of(method: &str) -> Option<&'static [&'static str]> {
         "sendVoice" => &["voice", "caption", "caption_entities", "parse_mode", "duration"],
         "sendVideo" => &["video", "caption", "caption_entities", "parse_mode"],
         "sendDocument" => &["document", "caption", "caption_entities", "parse_mode"],
+        "sendMediaGroup" => &["media"],
         "sendSticker" => &["sticker", "emoji"],
         "sendLocation" => &["latitude", "longitude"],
         "sendVenue" => &["latitude", "longitude", "title", "address"],
@@ -51,7 +52,7 @@ fn params_of(method: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-fn bad(description: &str) -> Refusal {
+pub(super) fn bad(description: &str) -> Refusal {
     (400, format!("Bad Request: {description}"), Value::Null)
 }
 
@@ -65,7 +66,9 @@ pub(super) fn check(call: &TelegramCall) -> Result<(), Refusal> {
         method if method.starts_with("send") => TO_CHAT,
         _ => &[],
     };
-    let files = call.files.iter().map(|(field, ..)| field.as_str());
+    // The parts of an album are named by its media.
+    let files =
+        call.files.iter().filter(|_| call.method != "sendMediaGroup").map(|(field, ..)| field.as_str());
     let unknown = |name: &&str| !params.contains(name) && !to_chat.contains(name);
     if let Some(name) = call.params.keys().map(String::as_str).chain(files).find(unknown) {
         return Err(bad(&format!("{} has no parameter {name}", call.method)));
@@ -109,6 +112,7 @@ impl State {
                 Ok(true.into())
             }
             "editMessageText" => self.edit(&params),
+            "sendMediaGroup" => self.send_album(call, &params),
             _ => self.send(call, &params),
         }
     }
@@ -135,7 +139,7 @@ impl State {
     }
 
     /// The chat that a call is about, if the bot may write there.
-    fn chat_of(&self, params: &Map<String, Value>) -> Result<i64, Refusal> {
+    pub(super) fn chat_of(&self, params: &Map<String, Value>) -> Result<i64, Refusal> {
         let id = params.get("chat_id").and_then(Value::as_i64).ok_or_else(|| bad("chat not found"))?;
         let Chat { standing, .. } = self.chats.get(&id).ok_or_else(|| bad("chat not found"))?;
         match standing {
@@ -191,27 +195,34 @@ impl State {
             }
         }
         check_buttons(params)?;
-        if let Some(reply) = params.get("reply_parameters") {
-            let to = reply["message_id"].as_i64().ok_or_else(|| bad("can't parse reply parameters"))?;
-            let gone = !self.messages.contains_key(&(chat, to));
-            if gone && reply["allow_sending_without_reply"].as_bool() != Some(true) {
-                return Err(bad("message to be replied not found"));
-            }
-        }
+        self.check_reply(chat, params)?;
         let mut fields = json!({});
         for name in ["text", "caption", "reply_markup"] {
             if let Some(value) = params.get(name) {
                 fields[name] = value.clone();
             }
         }
-        let me = json!({ "id": BOT, "is_bot": true, "first_name": "Demo", "username": "demo_bot" });
-        let message = self.message(chat, &me, &fields);
+        let message = self.message(chat, &me(), &fields);
         call.message = message["message_id"].as_i64();
         Ok(message)
     }
+
+    pub(super) fn check_reply(&self, chat: i64, params: &Map<String, Value>) -> Result<(), Refusal> {
+        let Some(reply) = params.get("reply_parameters") else { return Ok(()) };
+        let to = reply["message_id"].as_i64().ok_or_else(|| bad("can't parse reply parameters"))?;
+        let gone = !self.messages.contains_key(&(chat, to));
+        match gone && reply["allow_sending_without_reply"].as_bool() != Some(true) {
+            true => Err(bad("message to be replied not found")),
+            false => Ok(()),
+        }
+    }
 }
 
-fn text<'a>(params: &'a Map<String, Value>, name: &str) -> &'a str {
+pub(super) fn me() -> Value {
+    json!({ "id": BOT, "is_bot": true, "first_name": "Demo", "username": "demo_bot" })
+}
+
+pub(super) fn text<'a>(params: &'a Map<String, Value>, name: &str) -> &'a str {
     params.get(name).and_then(Value::as_str).unwrap_or("")
 }
 
@@ -221,7 +232,12 @@ pub(super) fn strings(value: Option<&Value>) -> Option<Vec<String>> {
 }
 
 /// Counts code points, as the server does; entities count UTF-16 units.
-fn check_text(params: &Map<String, Value>, name: &str, entities: &str, max: usize) -> Result<(), Refusal> {
+pub(super) fn check_text(
+    params: &Map<String, Value>,
+    name: &str,
+    entities: &str,
+    max: usize,
+) -> Result<(), Refusal> {
     let text = text(params, name);
     if text.trim().is_empty() {
         return Err(bad("message text is empty"));

@@ -1,5 +1,6 @@
 //! A Bot API server for tests: as strict as Telegram, and as unreliable as a test wants.
 
+mod albums;
 mod delivery;
 mod methods;
 mod people;

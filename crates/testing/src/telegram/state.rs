@@ -60,11 +60,11 @@ pub struct TelegramCall {
     pub method: String,
     /// Its parameters.
     pub params: Map<String, Value>,
-    /// The files that were uploaded with it: parameter, file name, size.
+    /// The files that were uploaded with it: parameter (in an album, what its media attach), file name, size.
     pub files: Vec<(String, String, usize)>,
     /// Whether it was done.
     pub done: bool,
-    /// The message that it made.
+    /// The message that it made; of an album, the first.
     pub message: Option<i64>,
 }
 
@@ -74,9 +74,10 @@ impl TelegramCall {
         self.params.get("chat_id")?.as_i64()
     }
 
-    /// The text or the caption.
+    /// The text or the caption; that of an album is its first one.
     pub fn text(&self) -> Option<String> {
-        let text = self.params.get("text").or_else(|| self.params.get("caption"))?;
+        let of_album = || self.params.get("media")?.get(0)?.get("caption");
+        let text = self.params.get("text").or_else(|| self.params.get("caption")).or_else(of_album)?;
         Some(text.as_str()?.to_owned())
     }
 }
