@@ -126,3 +126,29 @@ fn in_the_middle_of_a_booking_a_user_changes_their_number() {
     answers(&place, &runtime, &ana, "monday", QUESTIONS[2]);
     kill(desk.child);
 }
+
+/// Case E83, on replicas: one is told of the new number and killed, the other one goes on.
+#[cfg(feature = "redis")]
+#[test]
+fn a_replica_goes_on_with_a_user_of_whose_new_number_another_one_was_told() {
+    use botmesh_test_servers::{Options, Redis};
+    let (place, runtime) = (Place::new(), Runtime::new().expect("a runtime"));
+    let redis = Redis::start(&Options::new()).expect("a server");
+    let replica = |name: &str| {
+        let mut command = place.bare_command();
+        command.args(["--redis", &redis.url(), "--lease", "3s", "--instance", name]);
+        command
+    };
+    let graph = runtime.block_on(FakeGraph::start());
+    let ana = graph.whatsapp_user("Ana", "15551234567");
+    let (one, two) = (Desk::start(replica("one"), &graph), Desk::start(replica("two"), &graph));
+    two.takes(&graph);
+    answers(&place, &runtime, &ana, "book", QUESTIONS[0]);
+    one.takes(&graph);
+    answers(&place, &runtime, &ana, "Ana", QUESTIONS[1]);
+    let ana = runtime.block_on(ana.changes_number("15557654321"));
+    kill(one.child);
+    two.takes(&graph);
+    answers(&place, &runtime, &ana, "monday", QUESTIONS[2]);
+    kill(two.child);
+}
