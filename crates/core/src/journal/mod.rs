@@ -169,14 +169,17 @@ impl Journal {
         self.inner.committer.kv().caps()
     }
 
-    /// A place in the order of arrival: larger than every earlier one of this process, in microseconds.
+    /// A place in the order of arrival, in microseconds: larger than every earlier one of this process, and where the backend
+    /// has a clock, as much later than those of other processes as it was asked for later.
     pub fn next_order(&self, now: Timestamp) -> i64 {
         self.next_order_after(i64::MIN, now)
     }
 
     /// As [`next_order`](Self::next_order), and larger than `after`, which another process may have given.
     pub fn next_order_after(&self, after: i64, now: Timestamp) -> i64 {
-        let micros = now.as_millis().saturating_mul(1000).max(after.saturating_add(1));
+        let millis = now.as_millis().saturating_mul(1000);
+        let within = self.backend_micros().map_or(0, |micros| micros.saturating_sub(millis).clamp(0, 999));
+        let micros = millis.saturating_add(within).max(after.saturating_add(1));
         let last = self
             .inner
             .order
@@ -339,8 +342,14 @@ impl Journal {
     /// As [`now`](Self::now), without asking: where the backend has a clock, from what it said last, and never ahead of
     /// it. All processes agree on it, and it does not follow this host's wall clock when that steps.
     pub fn estimated_now(&self) -> Timestamp {
-        let clock = &self.inner.committer.seams().clock;
-        self.inner.session.backend_now(clock.monotonic()).unwrap_or_else(|| clock.now())
+        match self.backend_micros() {
+            Some(micros) => Timestamp::from_millis(micros.div_euclid(1000)),
+            None => self.inner.committer.seams().clock.now(),
+        }
+    }
+
+    fn backend_micros(&self) -> Option<i64> {
+        self.inner.session.backend_micros(self.inner.committer.seams().clock.monotonic())
     }
 }
 

@@ -22,6 +22,10 @@ const TRIES: usize = 10;
 /// The backend has no clock of its own.
 const NO_CLOCK: i64 = i64::MIN;
 
+/// How often the backend's clock is read at the start. It tells whole milliseconds: of several readings, one is soon after
+/// such a millisecond began, and was answered at once.
+const READINGS: usize = 8;
+
 /// One instance that owns or owned records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SessionRecord {
@@ -109,7 +113,7 @@ pub(super) struct Session {
     owner: Owner,
     lease: Lease,
     version: Mutex<Version>,
-    /// What is added to the monotonic clock for the backend's time.
+    /// What is added to the monotonic clock for the backend's time, in microseconds.
     backend_offset: AtomicI64,
     wall: Mutex<Wall>,
 }
@@ -124,6 +128,21 @@ struct Wall {
 
 fn signed_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn signed_micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// How far the backend's clock is ahead of the monotonic one, in microseconds, after it said `now` between `asked` and
+/// `answered`: at least so far. What is `known` stays as long as it can be: an answer that came late tells less.
+fn offset_after(known: i64, now: Timestamp, asked: Duration, answered: Duration) -> i64 {
+    let now = now.as_millis().saturating_mul(1000);
+    let (least, most) = (
+        now.saturating_sub(signed_micros(answered)),
+        now.saturating_add(999).saturating_sub(signed_micros(asked)),
+    );
+    if (least..=most).contains(&known) { known } else { least }
 }
 
 impl Session {
@@ -155,7 +174,9 @@ impl Session {
                     backend_offset: AtomicI64::new(NO_CLOCK),
                     wall: Mutex::new(Wall { offset, trusted_from: Duration::ZERO }),
                 };
-                session.read_clock(committer).await?;
+                for _ in 0..READINGS {
+                    session.read_clock(committer).await?;
+                }
                 return Ok(session);
             }
         }
@@ -177,11 +198,12 @@ impl Session {
         &self.lease
     }
 
-    /// The backend's time as far as it is known without asking, never ahead of it; `None` where it has no clock.
-    pub(super) fn backend_now(&self, monotonic: Duration) -> Option<Timestamp> {
+    /// The backend's time as far as it is known without asking, never ahead of it, in microseconds since 1970; `None` where it
+    /// has no clock.
+    pub(super) fn backend_micros(&self, monotonic: Duration) -> Option<i64> {
         match self.backend_offset.load(Ordering::Relaxed) {
             NO_CLOCK => None,
-            offset => Some(Timestamp::from_millis(offset.saturating_add(signed_millis(monotonic)))),
+            offset => Some(offset.saturating_add(signed_micros(monotonic))),
         }
     }
 
@@ -191,10 +213,12 @@ impl Session {
     /// that are alive beat within a lease, and are then seen to be.
     async fn read_clock(&self, committer: &Committer) -> Result<(Timestamp, bool), StoreError> {
         let clock = &committer.seams().clock;
+        let asked = clock.monotonic();
         let backend = committer.kv().now().await?;
         let monotonic = clock.monotonic();
         if let Some(now) = backend {
-            self.backend_offset.store(now.as_millis() - signed_millis(monotonic), Ordering::Relaxed);
+            let offset = |known| Some(offset_after(known, now, asked, monotonic));
+            let _ = self.backend_offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, offset);
             return Ok((now, true));
         }
         let now = clock.now();

@@ -50,7 +50,7 @@ impl Clock for SleepyClock {
     }
 }
 
-struct NoTasks;
+pub(crate) struct NoTasks;
 
 impl Spawner for NoTasks {
     fn spawn(&self, name: &'static str, _: Task) {
