@@ -136,7 +136,7 @@ fn a_replica_goes_on_with_a_user_of_whose_new_number_another_one_was_told() {
     let redis = Redis::start(&Options::new()).expect("a server");
     let replica = |name: &str| {
         let mut command = place.bare_command();
-        command.args(["--redis", &redis.url(), "--lease", "3s", "--instance", name]);
+        command.args(["--redis", redis.url(), "--lease", "3s", "--instance", name]);
         command
     };
     let graph = runtime.block_on(FakeGraph::start());
