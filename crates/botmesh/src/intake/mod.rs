@@ -112,8 +112,10 @@ impl Intake {
         let (inbound, received) = (Arc::clone(&stored.record.inbound), stored.record.received);
         let suspect = |open: &OpenJournal| stored.record.is_suspect(open.config.inbox.max_attempts);
         let suspect = self.world.journal.as_ref().is_some_and(suspect);
+        // Other processes may let it wait, and it is not what ends this one meanwhile.
+        let under_turn = self.world.coordinated && stored.record.crashes > 0;
         let work = Work::new(inbound, received, Some(stored));
-        let work = Work { replay: true, _permit: Some(permit), ..work };
+        let work = Work { replay: true, under_turn, _permit: Some(permit), ..work };
         if suspect { self.fill_alone(slot, work) } else { drop(slot.fill(work)) }
     }
 
@@ -295,7 +297,7 @@ impl Admission<'_> {
     fn again(mut self, stored: Stored<InboxRecord>) -> Option<Placed> {
         let Parts { inbound, slot, permit, .. } = self.parts.take()?;
         let work = Work::new(inbound, stored.record.received, Some(stored));
-        slot.fill(Work { replay: true, again: true, _permit: Some(permit), ..work })
+        slot.fill(Work { replay: true, under_turn: true, _permit: Some(permit), ..work })
     }
 
     /// The record, which is not to begin any more.

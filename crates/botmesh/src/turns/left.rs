@@ -98,9 +98,14 @@ impl Turns {
             {
                 work.alone = self.alone().await;
             }
-            let Some(work) = self.settle(None, Some(work)).await else { continue };
-            let finished = self.run_under(turn.clone(), key, work).await;
-            let again = self.settle_left(finished).await;
+            let again = match self.begin_left(work).await {
+                Ok(None) => None,
+                Ok(Some(work)) => {
+                    let finished = self.run_under(turn.clone(), key, work).await;
+                    self.settle_left(finished).await
+                }
+                Err(work) => Some(*work),
+            };
             if again.is_some() || self.world.abort.is_cancelled() {
                 let again = again.into_iter().chain(works);
                 again.rev().for_each(|work| self.queues.put_first(key, work));
@@ -108,6 +113,20 @@ impl Turns {
             }
         }
         Ok(())
+    }
+
+    /// A message that goes first, begun; `None` if somebody else had it meanwhile. The message as it was if nobody can tell.
+    async fn begin_left(&self, mut work: Work) -> Result<Option<Work>, Box<Work>> {
+        match &self.world.journal {
+            Some(open) if work.under_turn => match self.take_over(open, &mut work).await {
+                Ok(begun) => Ok(begun.then_some(work)),
+                Err(error) => {
+                    self.world.trouble(LOOKING, &error);
+                    Err(Box::new(work))
+                }
+            },
+            _ => Ok(self.settle(None, Some(work)).await),
+        }
     }
 
     /// Makes this process the owner of what arrived before `before` and is left, and adds it to what was found `earlier`.
@@ -185,8 +204,8 @@ impl Turns {
         Some(Stored { record, version })
     }
 
-    /// Makes this process the owner of a message that the channel delivered again, and begins it. `false` if it is over, or
-    /// waits for its next attempt.
+    /// Makes this process the owner of a message that begins under its turn, and begins it. `false` if it is over, or waits for
+    /// its next attempt.
     pub(super) async fn take_over(&self, open: &OpenJournal, work: &mut Work) -> Result<bool, StoreError> {
         let Some(id) = work.record.as_ref().map(|stored| stored.record.id.clone()) else { return Ok(false) };
         let (owner, max) = (open.journal.owner(), open.config.inbox.max_attempts);
@@ -200,7 +219,7 @@ impl Turns {
             let Ok(begun) = adopted else { return Ok(false) };
             if let Cas::Applied(version) = open.journal.commit_one(Change::update(version, &begun)).await? {
                 work.record = Some(Stored { record: begun, version });
-                (work.lapses, work.again, work.replay) = (lapses, false, true);
+                (work.lapses, work.under_turn, work.replay) = (lapses, false, true);
                 return Ok(true);
             }
         }

@@ -34,9 +34,9 @@ pub(crate) struct Work {
     pub(crate) record: Option<Stored<InboxRecord>>,
     /// Whether it was attempted before.
     pub(crate) replay: bool,
-    /// Whether it was taken over before, perhaps by another replica, and is here because the channel delivered it again: whoever
-    /// has the chat's turn first handles it.
-    pub(crate) again: bool,
+    /// Whether it begins only when it has its turn, if it is to be handled still: it was taken over before, perhaps by another
+    /// replica, and the channel delivered it again, or a process ended with it.
+    pub(crate) under_turn: bool,
     /// Hears that its place in the order of the chat is certain, or that it goes without one. Dropped if it has none.
     pub(crate) placed: Option<oneshot::Sender<()>>,
     /// How often the lease had lapsed when the record was written last.
@@ -62,7 +62,7 @@ impl Work {
             received,
             record,
             replay: false,
-            again: false,
+            under_turn: false,
             placed: None,
             lapses: 0,
             journaled_in: Duration::ZERO,

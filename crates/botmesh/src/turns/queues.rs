@@ -159,12 +159,12 @@ impl Queues {
         let Some(queue) = inner.conversations.get_mut(key) else { return Vec::new() };
         let mut earlier = Vec::new();
         for (_, place) in &mut queue.slots {
-            let is_earlier = |work: &Work| {
-                !work.again && work.record.as_ref().is_some_and(|stored| stored.record.order < order)
-            };
+            let is_earlier =
+                |work: &Work| work.record.as_ref().is_some_and(|stored| stored.record.order < order);
             if matches!(place, Place::Filled(work) if is_earlier(work))
-                && let Place::Filled(work) = std::mem::replace(place, Place::Cancelled)
+                && let Place::Filled(mut work) = std::mem::replace(place, Place::Cancelled)
             {
+                work.place();
                 earlier.push(*work);
             }
         }

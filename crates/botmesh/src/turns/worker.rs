@@ -89,7 +89,7 @@ impl Turns {
             let next = match next {
                 Some(work) if self.world.journal.is_some() && self.world.stopping.is_cancelled() => {
                     leaves = true;
-                    if let Some(stored) = work.record.as_ref().filter(|_| !work.again) {
+                    if let Some(stored) = work.record.as_ref().filter(|_| !work.under_turn) {
                         self.leave_to_next_start(stored).await;
                     }
                     None
@@ -165,7 +165,7 @@ impl Turns {
     pub(super) fn again(&self, finished: &Finished) -> Option<Again> {
         let config = &self.world.journal.as_ref()?.config.inbox;
         let attempts = finished.work.record.as_ref()?.record.attempts;
-        if finished.work.again && matches!(finished.verdict, Verdict::Failed(_)) {
+        if finished.work.under_turn && matches!(finished.verdict, Verdict::Failed(_)) {
             // It has not begun here.
             return Some(Again::Held);
         }
@@ -209,7 +209,7 @@ impl Turns {
     /// before did not count.
     async fn begin_again(&self, work: &Work, again: &Again) -> Option<Stored<InboxRecord>> {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
-        if work.again {
+        if work.under_turn {
             return Some(stored.clone());
         }
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
@@ -282,7 +282,7 @@ impl Turns {
 
     /// The record of a finished message as it is to become.
     fn ending(&self, open: &OpenJournal, finished: &Finished) -> Option<Stored<InboxRecord>> {
-        let stored = finished.work.record.as_ref().filter(|_| !finished.work.again)?;
+        let stored = finished.work.record.as_ref().filter(|_| !finished.work.under_turn)?;
         let config = &open.config.inbox;
         let now = self.world.now();
         let retry = |error: &str| {
@@ -366,8 +366,11 @@ impl Turns {
                 return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
             }
         }
+        // What arrived after this message may be left as well, by who had a ticket before it had this one. Only what has just
+        // arrived comes after all of that.
+        let leaves = !turn.was_given_back() && (waited || work.replay);
         match self.finish_left(&turn, key, &work).await {
-            Ok(()) => self.run_under(turn, key, work).await,
+            Ok(()) => Finished { leaves, ..self.run_under(turn, key, work).await },
             // It is tried again as soon as possible, whoever has the turn then.
             Err(StillLeft) => {
                 Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }
@@ -381,7 +384,7 @@ impl Turns {
         /// In so little time nobody finds a message and handles it.
         const AT_ONCE: Duration = Duration::from_millis(2);
         let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return Ok(true) };
-        if work.again {
+        if work.under_turn {
             return self.take_over(open, work).await;
         }
         if turn.previous_holder() == Some(turn.session()) {
@@ -485,7 +488,7 @@ fn give_back(finished: &mut Finished) {
 
 /// The record of a message that may run, as it is to become; `None` if it was born working, or is another's.
 fn beginning(open: &OpenJournal, work: &Work, now: Timestamp) -> Option<Stored<InboxRecord>> {
-    let stored = work.record.as_ref().filter(|_| !work.again)?;
+    let stored = work.record.as_ref().filter(|_| !work.under_turn)?;
     let record = stored.record.start(&open.journal.owner(), now).ok()?;
     Some(Stored { record, version: stored.version })
 }

@@ -1,6 +1,7 @@
 //! What a replica leaves in a chat when it dies or stands still goes before what arrived after it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use botmesh::core::inbound::Inbound;
@@ -128,6 +129,67 @@ async fn what_waited_at_a_replica_that_stops_is_answered_before_what_came_to_ano
         bot.advance("5m").await;
         ana.expect_silence().await;
     }
+}
+
+#[tokio::test]
+async fn what_arrived_between_a_message_that_is_begun_again_and_the_next_one_is_not_overtaken() {
+    let stuck = Arc::new(AtomicBool::new(true));
+    let answer = |bot: BotBuilder| {
+        let stuck = Arc::clone(&stuck);
+        bot.otherwise(move |c: Ctx| {
+            let stuck = Arc::clone(&stuck);
+            async move {
+                if stuck.swap(false, Ordering::Relaxed) {
+                    std::future::pending::<()>().await;
+                }
+                c.reply(c.text().to_owned()).await
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(answer);
+    a.is_stuck_at("1", "one", 0).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    b.dies().await;
+    a.dies().await;
+    // It begins the first message again, while nobody knows yet that the second one is left.
+    let a = fleet.start_as("replica-1", answer);
+    a.life.until("the first reply", || fleet.said() == ["one"]).await;
+    a.takes(Inbound::text("3", "ana", "three")).await;
+    a.life.until("the replies", || fleet.said().len() == 3).await;
+    assert_eq!(fleet.said(), ["one", "two", "three"]);
+}
+
+#[tokio::test]
+async fn a_message_that_waits_for_its_turn_is_not_blamed_for_the_ends_of_its_process() {
+    let gate = Arc::new(Notify::new());
+    let answer = |bot: BotBuilder| {
+        let gate = Arc::clone(&gate);
+        bot.otherwise(move |c: Ctx| {
+            let gate = Arc::clone(&gate);
+            async move {
+                if c.text() == "one" {
+                    gate.notified().await;
+                }
+                c.reply(c.text().to_owned()).await
+            }
+        })
+    };
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, mut b) = fleet.pair(answer);
+    a.is_stuck_at("1", "one", 0).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    b.takes(Inbound::text("2", "ana", "two")).await;
+    for _ in 0..8 {
+        b.life.settled_but_for_turns().await;
+        b.dies().await;
+        b = fleet.start_as("replica-2", answer);
+    }
+    b.takes(Inbound::text("3", "ana", "three")).await;
+    gate.notify_one();
+    b.life.until("the replies", || fleet.said().len() == 3).await;
+    assert_eq!(fleet.said(), ["one", "two", "three"]);
 }
 
 #[tokio::test]
