@@ -178,6 +178,8 @@ fn clients(_: &Job<'_>) -> Invocation {
 }
 
 fn run_clients(job: &Job<'_>) -> Result<(), String> {
+    // The servers that they talk to are examples.
+    job.run(&examples(job))?;
     job.run(&clients(job))?;
     job.run(&Invocation::program("node", ["crates/testing/tests/clients/graph.mjs"]))
 }
