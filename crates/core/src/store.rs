@@ -148,9 +148,6 @@ pub struct ChatState {
     /// The language chosen for the chat, as a BCP 47 tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// The id under which the chat goes on, after a group moved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub moved_to: Option<ChatId>,
 }
 
 /// The number of a checkpoint's write. Grows with every write of a key and never restarts.

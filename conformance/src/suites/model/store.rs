@@ -81,8 +81,7 @@ impl Model {
     async fn chat(&mut self, backend: &Arc<dyn Store>) -> Result<(), Failure> {
         let chat = ChatId::from(self.random.pick(&CHATS));
         let language = self.random.chance(50).then(|| "es".to_owned());
-        let moved_to = self.random.chance(50).then(|| ChatId::from(self.random.pick(&CHATS)));
-        let state = ChatState { language, moved_to };
+        let state = ChatState { language };
         self.history.push(format!("set the chat {chat:?} to {state:?}"));
         backend.set_chat(&chat, &state).await?;
         self.reference.set_chat(&chat, &state).await?;

@@ -14,20 +14,16 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn state(language: Option<&str>, moved_to: Option<&str>) -> ChatState {
-    ChatState { language: language.map(Into::into), moved_to: moved_to.map(Into::into) }
+fn state(language: Option<&str>) -> ChatState {
+    ChatState { language: language.map(Into::into) }
 }
 
 async fn a_chat_is_replaced_whole(context: &mut Context) -> CaseResult {
     let store = context.store()?;
     let chat = ChatId::from("-1001557912345");
     ensure!(store.chat(&chat).await?.is_none(), "the case does not start empty");
-    let states = [
-        state(Some("es"), None),
-        state(None, Some("-1009223372036854775807")),
-        state(Some("pt-BR"), Some("a\0b")),
-        ChatState::default(),
-    ];
+    let states =
+        [state(Some("es")), state(None), state(Some("a\0b")), state(Some("pt-BR")), ChatState::default()];
     for state in states {
         store.set_chat(&chat, &state).await?;
         ensure_eq!(store.chat(&chat).await?, Some(state), "the state");
@@ -39,11 +35,11 @@ async fn a_chat_is_replaced_whole(context: &mut Context) -> CaseResult {
 async fn chats_are_separate(context: &mut Context) -> CaseResult {
     let store = context.store()?;
     for chat in LOOK_ALIKES {
-        store.set_chat(&ChatId::from(*chat), &state(Some(chat), None)).await?;
+        store.set_chat(&ChatId::from(*chat), &state(Some(chat))).await?;
     }
     for chat in LOOK_ALIKES {
         let found = store.chat(&ChatId::from(*chat)).await?;
-        ensure_eq!(found, Some(state(Some(chat), None)), "the state of {chat:?}");
+        ensure_eq!(found, Some(state(Some(chat))), "the state of {chat:?}");
     }
     PASSED
 }

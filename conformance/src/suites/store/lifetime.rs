@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Writes one of everything, marked with `mark`.
 async fn fill(store: &Held, mark: &str) -> Done {
     let chat = ChatId::from("ana");
-    store.set_chat(&chat, &ChatState { language: Some(mark.to_owned()), moved_to: None }).await?;
+    store.set_chat(&chat, &ChatState { language: Some(mark.to_owned()) }).await?;
     store.set_user_value(&ParticipantId::from("ana"), "k", Some(&json!(mark))).await?;
     let checkpoint = Checkpoint { due: Some(Timestamp::from_millis(5)), ..plain_checkpoint(mark) };
     applied(store, &turn(7, "s1"), &conversation("ana"), None, &checkpoint).await?;

@@ -234,9 +234,8 @@ impl Ctx {
     /// # Errors
     /// The store's failure.
     pub async fn set_language(&self, language: impl Into<String>) -> Result<(), StoreError> {
-        let store = &self.inner.world.store;
-        let chat = store.chat(self.chat()).await?.unwrap_or_default();
-        store.set_chat(self.chat(), &ChatState { language: Some(language.into()), ..chat }).await
+        let state = ChatState { language: Some(language.into()) };
+        self.inner.world.store.set_chat(self.chat(), &state).await
     }
 
     /// Sends to the message's chat.

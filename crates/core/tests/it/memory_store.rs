@@ -186,7 +186,7 @@ async fn bots_of_different_scopes_do_not_see_each_other() {
     let store = MemoryStore::new();
     let other = store.scoped(&Scope::bot("other"));
     let chat = ChatId::from("anna");
-    let state = ChatState { language: Some("es".to_owned()), ..ChatState::default() };
+    let state = ChatState { language: Some("es".to_owned()) };
     store.set_chat(&chat, &state).await.unwrap();
     store.append_log(&[message("anna", "1")]).await.unwrap();
     assert_eq!(store.scoped(&Scope::default()).chat(&chat).await.unwrap(), Some(state));
