@@ -50,61 +50,117 @@ impl Row {
     }
 }
 
+struct Rows {
+    turn: Row,
+    fenced_lock: Row,
+    rslock: Row,
+    contended_turn: Row,
+    contended_rslock: Row,
+    turn_and_record: Row,
+    bullmq_chats: [Row; 2],
+    bullmq_one: [Row; 2],
+}
+
+impl Rows {
+    fn new() -> Self {
+        let added_before = || Row::new("  the same, added before", "process only");
+        Self {
+            turn: Row::new("botmesh, turn", "a turn a message, in the order of the tickets, with a fence"),
+            fenced_lock: Row::new(
+                "botmesh, fenced lock",
+                "acquire_lock_fenced and release_lock a message: no queue",
+            ),
+            rslock: Row::new("rslock 0.10.0", "lock and unlock a message: no queue, no fence, no renewal"),
+            contended_turn: Row::new(
+                "botmesh, turn, two want each chat",
+                "as above; each waits for the other and is told",
+            ),
+            contended_rslock: Row::new(
+                "rslock 0.10.0, two want each chat",
+                "as above; whoever waits tries again after up to 200 ms",
+            ),
+            turn_and_record: Row::new(
+                "botmesh, turn and record",
+                "the message written before its turn and deleted after it",
+            ),
+            bullmq_chats: [
+                Row::new(
+                    "BullMQ 6.7.0, a queue a chat",
+                    "add and process: a worker of concurrency 1 for each chat",
+                ),
+                added_before(),
+            ],
+            bullmq_one: [
+                Row::new(
+                    "BullMQ 6.7.0, one queue",
+                    "add and process, concurrency 64: no order within a chat",
+                ),
+                added_before(),
+            ],
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Row> {
+        let ours = [&self.turn, &self.fenced_lock, &self.rslock, &self.contended_turn];
+        ours.into_iter()
+            .chain([&self.contended_rslock, &self.turn_and_record])
+            .chain(&self.bullmq_chats)
+            .chain(&self.bullmq_one)
+    }
+}
+
 pub(crate) fn run(plan: &Plan, report: &mut Report) {
     let redis = Redis::start(&Options::new()).unwrap();
     let bullmq = BullMq::install();
     let locks = build_locks(&plan.folder);
-    let mut rows = [
-        Row::new("botmesh, turn", "a turn a message, in the order of the tickets, with a fence"),
-        Row::new("botmesh, fenced lock", "acquire_lock_fenced and release_lock a message: no queue"),
-        Row::new("rslock 0.10.0", "lock and unlock a message: no queue, no fence, no renewal"),
-        Row::new("botmesh, turn, two want each chat", "as above; each waits for the other and is told"),
-        Row::new(
-            "rslock 0.10.0, two want each chat",
-            "as above; whoever waits tries again after up to 200 ms",
-        ),
-        Row::new("botmesh, turn and record", "the message written before its turn and deleted after it"),
-        Row::new("BullMQ 6.7.0, a queue a chat", "add and process: a worker of concurrency 1 for each chat"),
-        Row::new("  the same, added before", "process only"),
-        Row::new("BullMQ 6.7.0, one queue", "add and process, concurrency 64: no order within a chat"),
-        Row::new("  the same, added before", "process only"),
-    ];
-    let messages = plan.messages;
+    let mut rows = Rows::new();
     for _ in 0..plan.rounds {
-        host::runtime().block_on(ours(&redis, messages, &mut rows));
-        let numbers = [redis.url().to_owned(), messages.to_string(), CHATS.to_string()];
-        rows[2].add(
-            locks
-                .as_ref()
-                .map_err(String::clone)
-                .and_then(|program| figures(Command::new(program).args(&numbers)).map(|figures| figures[0])),
-        );
-        for (at, kind) in [(4, "chats"), (6, "one")] {
-            let found = bullmq.as_ref().map_err(String::clone).and_then(|bullmq| {
-                let mut command = Command::new("node");
-                figures(command.arg(bullmq.folder.path().join("bench.mjs")).args(&numbers).arg(kind))
-            });
-            rows[at].add(found.clone().map(|figures| figures[0]));
-            rows[at + 1].add(found.map(|figures| figures[1]));
-        }
+        host::runtime().block_on(ours(&redis, plan.messages, &mut rows));
+        theirs(&redis, plan.messages, (&bullmq, &locks), &mut rows);
         redis.command(&["FLUSHALL"]).unwrap();
     }
     add(plan, report, &rows);
 }
 
+/// The rounds of others.
+fn theirs(
+    redis: &Redis,
+    messages: u64,
+    (bullmq, locks): (&Result<BullMq, String>, &Result<PathBuf, String>),
+    rows: &mut Rows,
+) {
+    let numbers = [redis.url().to_owned(), messages.to_string(), CHATS.to_string()];
+    for (row, callers) in [(&mut rows.rslock, CHATS), (&mut rows.contended_rslock, 2 * CHATS)] {
+        row.add(locks.as_ref().map_err(String::clone).and_then(|program| {
+            let [rate] = figures(Command::new(program).args(&numbers).arg(callers.to_string()))?;
+            Ok(rate)
+        }));
+    }
+    for (both, kind) in [(&mut rows.bullmq_chats, "chats"), (&mut rows.bullmq_one, "one")] {
+        let found = bullmq.as_ref().map_err(String::clone).and_then(|bullmq| {
+            let mut command = Command::new("node");
+            command.arg(bullmq.folder.path().join("bench.mjs")).args(&numbers).arg(kind);
+            figures::<2>(&mut command)
+        });
+        for (at, row) in both.iter_mut().enumerate() {
+            row.add(found.clone().map(|figures| figures[at]));
+        }
+    }
+}
+
 /// The rounds of our own.
-async fn ours(redis: &Redis, messages: u64, rows: &mut [Row]) {
+async fn ours(redis: &Redis, messages: u64, rows: &mut Rows) {
     let coordinator = replica(redis.url(), LONG).await;
     let store = RedisStore::open(redis.url()).await.unwrap();
     let turns = (0..CHATS).map(|_| Turns(coordinator.clone())).collect();
-    rows[0].add(Ok(rate(turns, messages).await));
+    rows.turn.add(Ok(rate(turns, messages).await));
     let locks = (0..CHATS).map(|_| Locks { coordinator: coordinator.clone(), number: 0 }).collect();
-    rows[1].add(Ok(rate(locks, messages).await));
+    rows.fenced_lock.add(Ok(rate(locks, messages).await));
     let turns = (0..2 * CHATS).map(|_| Turns(coordinator.clone())).collect();
-    rows[3].add(Ok(rate(turns, messages).await));
+    rows.contended_turn.add(Ok(rate(turns, messages).await));
     let journal =
         |caller| Journaled { turns: Turns(coordinator.clone()), kv: store.durability(), caller, number: 0 };
-    rows[5].add(Ok(rate((0..CHATS).map(journal).collect(), messages).await));
+    rows.turn_and_record.add(Ok(rate((0..CHATS).map(journal).collect(), messages).await));
     coordinator.close().await;
 }
 
@@ -188,19 +244,20 @@ fn succeed(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let line = text.lines().find(|line| line.contains("rror")).unwrap_or("it tells nothing");
-    Err(format!("{program} fails: {}", line.trim()))
+    let text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+    let start: String = text.chars().take(300).collect();
+    Err(format!("{program} fails ({}): {start}", output.status))
 }
 
-/// The two rates that a program prints; the second one may be missing.
-fn figures(command: &mut Command) -> Result<[f64; 2], String> {
+/// The rates that a program prints.
+fn figures<const N: usize>(command: &mut Command) -> Result<[f64; N], String> {
     let text = succeed(command)?;
-    let mut figures = text.split_whitespace().map(|figure| figure.parse::<f64>().unwrap());
-    Ok([figures.next().unwrap(), figures.next().unwrap_or(f64::NAN)])
+    let figures = text.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
+    let figures = figures.ok().and_then(|figures| figures.try_into().ok());
+    figures.ok_or_else(|| format!("these are not {N} rates: {text}"))
 }
 
-fn add(plan: &Plan, report: &mut Report, rows: &[Row]) {
+fn add(plan: &Plan, report: &mut Report, rows: &Rows) {
     let title = format!(
         "{} messages over {CHATS} chats, one of a chat at a time and {CHATS} at once, with handlers that do nothing, on one\n\
          server. BullMQ's groups, which keep the messages of a chat apart, are not part of its open version: its nearest\n\
@@ -209,7 +266,7 @@ fn add(plan: &Plan, report: &mut Report, rows: &[Row]) {
     );
     let mut table = Table::new(&title, ["", "messages / s", "what it does"]);
     let mut figures = Vec::new();
-    for Row { name, what, rates } in rows {
+    for Row { name, what, rates } in rows.all() {
         let rate = match rates {
             Ok(rates) => Spread::of(rates.iter().copied()).text(1.0, 0),
             Err(why) => format!("*not run*: {why}"),
@@ -225,8 +282,9 @@ fn add(plan: &Plan, report: &mut Report, rows: &[Row]) {
     report.table(table);
     report.figures("peers", figures.into());
     let median = |row: &Row| row.rates.as_ref().ok().map(|rates| Spread::of(rates.iter().copied()).median);
-    if let (Some(ours), Some(theirs)) = (median(&rows[5]), median(&rows[6])) {
-        let what = format!("{} to {}", rows[5].name, rows[6].name);
+    let (ours, theirs) = (&rows.turn_and_record, &rows.bullmq_chats[0]);
+    let what = format!("{} to {}", ours.name, theirs.name);
+    if let (Some(ours), Some(theirs)) = (median(ours), median(theirs)) {
         report.aim(&what, "≥ 1", format!("{:.1}", ours / theirs), ours >= theirs);
     }
 }
