@@ -4,9 +4,9 @@
 use botmesh_core::coordinator::{Coordinator, Turn};
 use botmesh_core::error::{CoordinationUnavailableReason as Reason, LeaseLostReason};
 use botmesh_redis_store::RedisCoordinator;
-use botmesh_test_servers::{Direction, Flow, Options, Persistence, Proxy, Redis};
+use botmesh_test_servers::{Direction, Flow, Options, Persistence, Proxy, Redis, Reply};
 
-use crate::tools::{pause, server};
+use crate::tools::{pause, server, soon};
 use crate::turns::{LEASE, enter, replica, replica_at, short, take, tickets, until};
 
 /// Takes a turn, however often the replica has to try.
@@ -40,6 +40,31 @@ async fn lost_data_is_told_and_waited_out() {
     assert!(mine.fence() > held.fence() && theirs.fence() > held.fence());
     assert_ne!(a.session(), before, "a session that is lost never comes back");
     assert_eq!(held.check().unwrap_err().reason, LeaseLostReason::DataLoss);
+}
+
+/// What the server was called with since its data was lost, the last call first.
+fn calls_since_the_loss(redis: &Redis) -> Vec<Vec<String>> {
+    let log = redis.command(&["SLOWLOG", "GET", "-1"]).unwrap();
+    let words = |entry: &Reply| entry.items()[3].items().iter().filter_map(Reply::text).collect();
+    let calls = log.items().iter().map(words);
+    calls.take_while(|call: &Vec<String>| call[0] != "FLUSHALL").collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a11_the_loss_of_the_data_is_told_by_the_next_heartbeat() {
+    let redis = server();
+    let a = replica(&redis).await;
+    let held = take(&a, "ana").await;
+    // All commands are slow.
+    redis.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).unwrap();
+    redis.command(&["FLUSHALL"]).unwrap();
+    assert_eq!(soon("the loss", held.lost()).await.reason, LeaseLostReason::DataLoss);
+    let calls = calls_since_the_loss(&redis);
+    // The script, one key, and what the coordinator says of itself: the elapsed time, the session, the lease, the beat.
+    let session = held.session().as_str();
+    let is_beat = |call: &&Vec<String>| call[0] == "EVALSHA" && call.len() == 9 && call[5] == session;
+    let beats: Vec<_> = calls.iter().filter(is_beat).collect();
+    assert_eq!(beats.len(), 1, "a third of a lease apart: {calls:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
