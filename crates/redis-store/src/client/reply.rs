@@ -59,6 +59,11 @@ impl Reply {
         }
     }
 
+    /// A text.
+    pub(crate) fn text(self) -> Result<Bytes, Unexpected> {
+        self.bytes()?.ok_or_else(|| Unexpected::new("nothing where a text is due"))
+    }
+
     /// A list. A map is the list of its keys and values.
     pub(crate) fn list(self) -> Result<Vec<Reply>, Unexpected> {
         match self.frame {
@@ -72,8 +77,7 @@ impl Reply {
 
     /// A list of texts, none of which is missing.
     pub(crate) fn texts(self) -> Result<Vec<Bytes>, Unexpected> {
-        let missing = || Unexpected("nothing where a text is due".to_owned());
-        let text = |frame| Self::new(frame).bytes()?.ok_or_else(missing);
+        let text = |frame| Self::new(frame).text();
         match self.frame {
             Resp3Frame::Array { data, .. } => data.into_iter().map(text).collect(),
             _ => self.list()?.into_iter().map(|reply| text(reply.frame)).collect(),

@@ -100,9 +100,7 @@ impl Scripts {
         let (seconds, micros) = (at.now.0 / 1_000_000, at.now.0 % 1_000_000);
         all.extend([seconds.to_string().into(), micros.to_string().into()]);
         let reply = self.connection.command(&all).unwrap();
-        let texts: Vec<Bytes> = reply.items().iter().map(|item| item.text().unwrap().into()).collect();
-        assert!(!texts.is_empty(), "{reply:?}");
-        let (epoch, texts) = Texts::new(texts).unwrap();
+        let (epoch, texts) = Texts::new(&reply.text().unwrap().into()).unwrap();
         (epoch.map(|epoch| Epoch(String::from_utf8(epoch.to_vec()).unwrap().into())), texts)
     }
 

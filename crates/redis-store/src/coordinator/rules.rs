@@ -73,7 +73,7 @@ mod altered {
         pub(crate) fn texts(self) -> &'static [(&'static str, &'static str)] {
             match self {
                 Self::SessionInBeat => &[(
-                    "if not alive(session) then\n  save()\n  return {epoch, 'dead'}\nend\nlocal known",
+                    "if not alive(session) then\n  save()\n  return epoch .. '|dead'\nend\nlocal known",
                     "local known",
                 )],
                 Self::OwnerInLeave => &[

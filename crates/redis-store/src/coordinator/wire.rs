@@ -106,13 +106,14 @@ fn previous(text: &str) -> Option<Option<Previous>> {
     Some(Some(Previous { session: SessionId::from(&text[1..]), given_back }))
 }
 
-/// The texts of an answer.
+/// The parts of an answer.
 pub(super) struct Texts(std::vec::IntoIter<Bytes>);
 
 impl Texts {
     /// Splits off the epoch; `None` if there is none.
-    pub(super) fn new(texts: Vec<Bytes>) -> Result<(Option<Bytes>, Self), Unexpected> {
-        let mut texts = Self(texts.into_iter());
+    pub(super) fn new(answer: &Bytes) -> Result<(Option<Bytes>, Self), Unexpected> {
+        let parts = answer.split(|byte| *byte == b'|').map(|part| answer.slice_ref(part));
+        let mut texts = Self(parts.collect::<Vec<_>>().into_iter());
         let epoch = texts.next()?;
         Ok(((!epoch.is_empty()).then_some(epoch), texts))
     }
@@ -273,7 +274,7 @@ impl Wire {
         let reply = self.client.script("turns", Access::Read, script, keys, args).await?;
         let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
         let moved = reply.is_moved();
-        let (epoch, texts) = reply.texts().and_then(Texts::new).map_err(strange)?;
+        let (epoch, texts) = reply.text().and_then(|text| Texts::new(&text)).map_err(strange)?;
         // A ticket that is given back may leave the clocks as they were.
         if script.number != scripts::LEAVE.number {
             bucket.witness(sent);

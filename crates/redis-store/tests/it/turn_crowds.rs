@@ -51,7 +51,7 @@ async fn ten_thousand_dead_tickets_never_hold_the_server_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c07_a_subscriber_that_is_thrown_out_for_its_backlog_misses_none_of_ten_thousand_turns() {
     let redis = server();
-    redis.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 65536 65536 1"]).unwrap();
+    redis.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 1024 1024 1"]).unwrap();
     let proxy = Proxy::start(redis.address()).unwrap();
     // A lease within which nobody asks for a push that was missed, but because it was thrown out.
     let config = || short().with_lease(Duration::from_secs(600));

@@ -71,7 +71,7 @@ async fn others_go_on_after_a_loss_when_what_was_checked_before_it_has_arrived()
     let mut next = enter(&b, "ana").await;
     let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap();
     let epoch = epoch.text().unwrap();
-    let dead = format!("*2\r\n${}\r\n{epoch}\r\n$4\r\ndead\r\n", epoch.len());
+    let dead = format!("+{epoch}|dead\r\n");
     proxy.answer(BEAT, dead, 1).unwrap();
     assert_eq!(soon("the loss", held.lost()).await.reason, LeaseLostReason::Expired);
     let lost = server_time(&redis);
@@ -106,7 +106,7 @@ async fn e07_a_clock_of_the_server_that_stands_still_is_told() {
     let redis = server();
     let (proxy, a) = behind(&redis, short()).await;
     let epoch = redis.command(&["HGET", "{botmesh:turns:0}:state", "e"]).unwrap().text().unwrap();
-    let answer = |wall: u64| format!("*3\r\n${}\r\n{epoch}\r\n$5\r\nalive\r\n$16\r\n{wall}\r\n", epoch.len());
+    let answer = |wall: u64| format!("+{epoch}|alive|{wall}\r\n");
     let held = take(&a, "ana").await;
     proxy.answer(BEAT, answer(1_764_450_000_000_000), usize::MAX).unwrap();
     until("it is told", || a.trouble(Trouble::Clock).is_some()).await;
@@ -231,7 +231,7 @@ async fn only_an_answer_that_is_understood_gives_a_turn() {
     let (proxy, a) = behind(&redis, short()).await;
     take(&a, "ana").await.release();
     until("the queue is empty", || tickets(&redis, "ana").is_empty()).await;
-    for answer in ["*1\r\n$1\r\nx\r\n", "*3\r\n$1\r\ne\r\n$7\r\ngranted\r\n$1\r\nx\r\n", ":1\r\n"] {
+    for answer in ["$1\r\nx\r\n", "$11\r\ne|granted|x\r\n", ":1\r\n", "*1\r\n$1\r\nx\r\n"] {
         proxy.answer(ENTER, answer, 1).unwrap();
         let error = a.enter("ana").await.unwrap_err();
         assert_eq!(error.reason, Reason::Down, "{answer}");

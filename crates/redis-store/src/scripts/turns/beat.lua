@@ -9,12 +9,12 @@ local ended = forget_dead()
 local session, beat = ARGV[2], ARGV[4] .. '-' .. ARGV[5]
 if not alive(session) then
   save()
-  return {epoch, 'dead'}
+  return epoch .. '|dead'
 end
 local known = redis.call('HGET', KEYS[1], 'n:' .. session)
 if known and known ~= beat and tonumber(ARGV[4]) <= tonumber(string.match(known, '^%d+')) then
   save('s:' .. session, digits(now))
-  return {epoch, 'dead'}
+  return epoch .. '|dead'
 end
 save('s:' .. session, digits(now + ARGV[3]), 'n:' .. session, beat)
-return {epoch, 'alive', digits(wall), ended}
+return epoch .. '|alive|' .. digits(wall) .. '|' .. ended

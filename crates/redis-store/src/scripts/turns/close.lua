@@ -8,4 +8,4 @@ if alive(ARGV[2]) then
 else
   save()
 end
-return {epoch}
+return epoch

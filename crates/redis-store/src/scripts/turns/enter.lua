@@ -14,7 +14,7 @@
 last = math.max(last, tonumber(ARGV[7]))
 if lease <= now then
   save()
-  return {epoch, 'dead'}
+  return epoch .. '|dead'
 end
 local moved = bury()
 local is_there = member == own or is_behind(own)
@@ -22,12 +22,12 @@ if ARGV[5] == 'try' and (member and member ~= own or now < grace) then
   if moved then keep(ARGV[6]) end
   save()
   if not member or member == own then
-    return {epoch, 'busy', ARGV[2], digits(grace - now)}
+    return epoch .. '|busy|' .. ARGV[2] .. '|' .. digits(grace - now)
   end
   local holder = session_of(member)
-  if not alive(holder) then return {epoch, 'unknown'} end
+  if not alive(holder) then return epoch .. '|unknown' end
   if moved then tell() else push('n') end
-  return {epoch, 'busy', holder, digits(remaining(holder))}
+  return epoch .. '|busy|' .. holder .. '|' .. digits(remaining(holder))
 end
 local most = tonumber(ARGV[4])
 if not is_there and member and behind + 1 > most and behind + 1 - count_dead() > most then
@@ -36,7 +36,7 @@ if not is_there and member and behind + 1 > most and behind + 1 - count_dead() >
     tell()
   end
   save()
-  return {epoch, alive(session_of(member)) and 'overloaded' or 'unknown'}
+  return epoch .. '|' .. (alive(session_of(member)) and 'overloaded' or 'unknown')
 end
 if not is_there then
   last = math.max(last + 1, wall)

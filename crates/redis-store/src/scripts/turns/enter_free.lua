@@ -6,5 +6,5 @@ if lease > now and now >= grace and (not turn or string.find(turn, '^[!?]')) the
   local number, previous = digits(last), turn or ''
   redis.call('SET', KEYS[2], '0 ' .. number .. ' ' .. own .. ' ' .. previous)
   save()
-  return {epoch, 'granted', number, previous}
+  return epoch .. '|granted|' .. number .. '|' .. previous
 end

@@ -9,11 +9,11 @@
 local held = member == own
 if not held and not is_behind(own) then
   save()
-  return {epoch, 'unknown'}
+  return epoch .. '|unknown'
 end
 if not held and ARGV[5] == 'abandoned' and lease <= now then
   save()
-  return {epoch, 'left'}
+  return epoch .. '|left'
 end
 if held then
   pass(ARGV[5] ~= 'unused' and mark(ARGV[5]))
@@ -26,8 +26,8 @@ keep(ARGV[4])
 save()
 if member and (held or moved) then
   if session_of(member) == ARGV[2] and now >= grace and lease > now then
-    return {epoch, 'left', string.match(member, ':(%d+)$'), number, previous or ''}
+    return epoch .. '|left|' .. string.match(member, ':(%d+)$') .. '|' .. number .. '|' .. (previous or '')
   end
   tell()
 end
-return {epoch, 'left'}
+return epoch .. '|left'

@@ -8,5 +8,5 @@ if first == own then
   else
     redis.call('SET', KEYS[2], previous, 'PX', ARGV[4])
   end
-  return {epoch, 'left'}
+  return epoch .. '|left'
 end

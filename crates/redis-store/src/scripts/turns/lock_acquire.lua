@@ -6,15 +6,15 @@
 local ttl = tonumber(ARGV[3])
 if epoch == '' then
   save()
-  return {epoch, 'unopened'}
+  return epoch .. '|unopened'
 end
 if now < grace then
   save()
-  return {epoch, 'busy', digits(grace - now)}
+  return epoch .. '|busy|' .. digits(grace - now)
 end
 if fence and token ~= ARGV[2] then
   save()
-  return {epoch, 'busy', digits(lock_end - now)}
+  return epoch .. '|busy|' .. digits(lock_end - now)
 end
 if not fence then
   last = math.max(last + 1, wall)
@@ -22,4 +22,4 @@ if not fence then
 end
 hold(fence, ttl)
 save()
-return {epoch, 'acquired', fence}
+return epoch .. '|acquired|' .. fence

@@ -6,4 +6,4 @@
 local held = fence and token == ARGV[2]
 if held then redis.call('DEL', KEYS[2]) end
 save()
-return {epoch, held and '1' or '0'}
+return epoch .. '|' .. (held and '1' or '0')

@@ -9,4 +9,4 @@ else
   fence = ''
 end
 save()
-return {epoch, fence}
+return epoch .. '|' .. fence

@@ -8,7 +8,7 @@ local born = tonumber(redis.call('HGET', KEYS[1], 'b') or 0)
 local session, lease = ARGV[2], tonumber(ARGV[3])
 if redis.call('HEXISTS', KEYS[1], 's:' .. session) == 1 and not alive(session) then
   save()
-  return {epoch, 'dead'}
+  return epoch .. '|dead'
 end
 if epoch == '' then
   epoch = digits(wall) .. '-' .. session
@@ -19,4 +19,4 @@ if ARGV[4] ~= '' and ARGV[4] ~= epoch then
 end
 last = math.max(last, tonumber(ARGV[5]))
 save('e', epoch, 'b', digits(born), 's:' .. session, digits(now + lease))
-return {epoch, 'alive'}
+return epoch .. '|alive'

@@ -6,7 +6,7 @@
 local is_there = member == own or is_behind(own)
 if lease <= now or not is_there then
   save()
-  return {epoch, lease <= now and 'dead' or 'unknown'}
+  return epoch .. '|' .. (lease <= now and 'dead' or 'unknown')
 end
 local moved = bury()
 if moved then keep() end

@@ -8,7 +8,10 @@
 -- ARGV[2]  a session, of which the lease is read (the scripts of locks have a token there, which is none)
 --
 -- All times are microseconds. The lease clock stands still while the wall clock is set back, and goes on by no more than
--- the caller saw pass when it is set forward. Every answer begins with the epoch, '' for none.
+-- the caller saw pass when it is set forward.
+--
+-- An answer is one text, whose parts have | between them: for each that is a list the server sets aside 16 KiB, which it counts as a
+-- backlog of a connection that hears pushes. It begins with the epoch, '' for none.
 
 local time = redis.call('TIME')
 local wall = time[1] * 1000000 + time[2]

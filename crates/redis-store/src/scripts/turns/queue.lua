@@ -76,11 +76,11 @@ end
 -- Where the caller's ticket stands, which is there.
 local function standing()
   if own ~= member then
-    local holder = session_of(member)
-    return {epoch, 'waiting', digits(redis.call('ZSCORE', KEYS[3], own)), holder, digits(remaining(holder))}
+    local holder, place = session_of(member), digits(redis.call('ZSCORE', KEYS[3], own))
+    return epoch .. '|waiting|' .. place .. '|' .. holder .. '|' .. digits(remaining(holder))
   end
   if now < grace then
-    return {epoch, 'waiting', number, ARGV[2], digits(grace - now)}
+    return epoch .. '|waiting|' .. number .. '|' .. ARGV[2] .. '|' .. digits(grace - now)
   end
-  return {epoch, 'granted', number, previous or ''}
+  return epoch .. '|granted|' .. number .. '|' .. (previous or '')
 end

@@ -7,4 +7,4 @@ local moved = bury()
 if moved then keep(ARGV[3]) end
 save()
 if moved then tell() end
-return {epoch, member and not alive(session_of(member)) and '1' or '0'}
+return epoch .. '|' .. (member and not alive(session_of(member)) and '1' or '0')
