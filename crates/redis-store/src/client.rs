@@ -31,7 +31,7 @@ pub(crate) use self::reply::{Reply, Unexpected};
 use crate::config::{Persistence, RedisConfig};
 #[cfg(feature = "mutations")]
 use crate::coordinator::Altered;
-use crate::error::{Access, BACKEND, is_redirected};
+use crate::error::{Access, BACKEND};
 use crate::scripts::{ALL, Script};
 
 /// Delays between attempts to connect again, in milliseconds: the first, doubled each time up to the last.
@@ -39,9 +39,6 @@ const FIRST_DELAY: u32 = 50;
 const LAST_DELAY: u32 = 2_000;
 /// Added to all but the last one, at most.
 const JITTER: u32 = 50;
-
-/// How often a call over the caller's connection to a Cluster follows a slot to another node.
-const REDIRECTIONS: u32 = 5;
 
 /// How often it is tried to connect to a node of a Cluster: one that left is not looked for for ever. Whoever needs it begins anew.
 const NODE_ATTEMPTS: u32 = 20;
@@ -67,7 +64,6 @@ pub(crate) struct Client {
 }
 
 enum Link {
-    /// A server, or whatever the caller's connection leads to.
     One(Arc<Node>),
     Cluster(Box<Nodes>),
 }
@@ -81,12 +77,17 @@ impl Client {
         Self::probed(link, Arc::new(config), place).await
     }
 
-    /// Over a connection that stays the caller's.
+    /// Over a connection that stays the caller's. One to a Cluster only tells how to make others: see [`Nodes`].
     pub(crate) async fn with(fred: fred::clients::Client, config: RedisConfig) -> Result<Self, StoreError> {
         check(&config)?;
         let place = place_of(&fred.client_config());
-        let node = Node::over(&fred, &options(&config), Arc::clone(&place));
-        Self::probed(Link::One(Arc::new(node)), Arc::new(config), place).await
+        if !fred.is_clustered() {
+            let node = Node::over(&fred, &options(&config), Arc::clone(&place));
+            return Self::probed(Link::One(Arc::new(node)), Arc::new(config), place).await;
+        }
+        let config = config.with_connect_timeout(fred.connection_config().connection_timeout);
+        let settings = Settings::like(&fred, &config, LAST_DELAY);
+        Self::probed(Link::open(settings, Arc::clone(&place)).await?, Arc::new(config), place).await
     }
 
     fn new(link: Link, config: Arc<RedisConfig>, place: Arc<str>) -> Self {
@@ -131,12 +132,11 @@ impl Client {
     /// The same server over a connection of its own, on the runtime of the caller, on which so many pushes may wait to be read.
     /// There is room for all of them from the start.
     pub(crate) async fn for_turns(&self, config: RedisConfig, pushes: usize) -> Result<Self, StoreError> {
-        let mut server = match &self.link {
-            Link::One(node) => node.fred.client_config(),
-            Link::Cluster(nodes) => nodes.settings().server.clone(),
+        let mut settings = match &self.link {
+            Link::One(node) => Settings::like(&node.fred, &config, FASTEST_DELAY),
+            Link::Cluster(nodes) => nodes.settings().with(&config, FASTEST_DELAY),
         };
-        server.version = RespVersion::RESP3;
-        let mut settings = Settings::new(server, &config, FASTEST_DELAY);
+        settings.server.version = RespVersion::RESP3;
         settings.performance.broadcast_channel_capacity = pushes;
         let link = Link::open(settings, Arc::clone(&self.place)).await?;
         Ok(self.over(link, Arc::new(config)))
@@ -154,10 +154,7 @@ impl Client {
     }
 
     pub(crate) fn is_clustered(&self) -> bool {
-        match &self.link {
-            Link::One(node) => node.fred.is_clustered(),
-            Link::Cluster(_) => true,
-        }
+        matches!(self.link, Link::Cluster(_))
     }
 
     /// The connections: one, or on a Cluster one to each master.
@@ -391,6 +388,20 @@ struct Settings {
 
 impl Settings {
     fn new(server: Config, config: &RedisConfig, last_delay: u32) -> Self {
+        Self::of(server, ConnectionConfig::default(), config, last_delay)
+    }
+
+    /// As a connection of the caller's is made, as far as that does not say how often and for how long something is tried.
+    fn like(fred: &fred::clients::Client, config: &RedisConfig, last_delay: u32) -> Self {
+        Self::of(fred.client_config(), fred.connection_config().clone(), config, last_delay)
+    }
+
+    /// The same servers.
+    fn with(&self, config: &RedisConfig, last_delay: u32) -> Self {
+        Self::of(self.server.clone(), self.connection.clone(), config, last_delay)
+    }
+
+    fn of(server: Config, connection: ConnectionConfig, config: &RedisConfig, last_delay: u32) -> Self {
         let unresponsive = UnresponsiveConfig {
             max_timeout: Some(config.command_timeout),
             interval: config.command_timeout / 4,
@@ -405,7 +416,7 @@ impl Settings {
             // After a failover the old master is a replica, and only a new connection finds the new one.
             reconnect_errors: vec![ReconnectError::ReadOnly],
             reconnect_on_auth_error: true,
-            ..ConnectionConfig::default()
+            ..connection
         };
         let performance = PerformanceConfig {
             default_command_timeout: config.command_timeout,
@@ -442,18 +453,10 @@ impl Link {
     }
 }
 
-/// Sends a call over one connection. If that is the caller's and leads to a Cluster, it follows the slot.
+/// Sends a call over one connection.
 async fn send_to(node: &Node, call: &Call) -> Result<Reply, StoreError> {
     node.connected(call.operation).await?;
-    let most = if call.slot.is_some() { REDIRECTIONS } else { 0 };
-    let mut redirections = 0;
-    loop {
-        match node.call(call).await {
-            Err(error) if redirections < most && is_redirected(&error) => redirections += 1,
-            Err(error) => return Err(node.failed(call, error)),
-            Ok(frame) => return Ok(Reply::new(frame).moved(redirections > 0)),
-        }
-    }
+    node.call(call).await.map(Reply::new).map_err(|error| node.failed(call, error))
 }
 
 fn place_of(config: &Config) -> Arc<str> {

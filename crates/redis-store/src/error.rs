@@ -182,11 +182,6 @@ pub(crate) fn is_on_its_way(error: &StoreError) -> bool {
     error.to_string().contains("(TRYAGAIN")
 }
 
-/// A node of a Cluster named another one instead of carrying the command out.
-pub(crate) fn is_redirected(error: &Error) -> bool {
-    error.details() == "Too many redirections."
-}
-
 /// An answer that the protocol of the scripts does not have.
 pub(crate) fn unexpected(operation: &'static str, place: &str, access: Access, what: &str) -> StoreError {
     let message = format!("{place}: {what}; see whether the server is compatible with Redis 6.2");

@@ -72,6 +72,10 @@ impl RedisStore {
     /// of the store are sent once and with [`command_timeout`](RedisConfig::command_timeout), whatever the client is set
     /// to.
     ///
+    /// A client of a Cluster only says how to connect: its nodes, credentials, TLS and socket options. The store sends nothing
+    /// over it, since the driver makes all nodes wait while it connects again to one of them, but has a connection of its own to
+    /// each master, as with a URL; `close` ends those. Delays between attempts to connect are the store's own.
+    ///
     /// # Errors
     /// As [`open_with`](Self::open_with).
     pub async fn with_client(client: fred::clients::Client, config: RedisConfig) -> Result<Self, StoreError> {

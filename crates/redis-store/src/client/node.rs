@@ -28,8 +28,7 @@ pub(super) struct Call {
     pub(super) slot: Option<u16>,
 }
 
-/// An open connection: to one server or, over a client of the caller's, to a Cluster. It ends when this is dropped, unless it is
-/// the caller's.
+/// An open connection to one server. It ends when this is dropped, unless it is the caller's.
 pub(crate) struct Node {
     pub(super) fred: WithOptions<fred::clients::Client>,
     /// The task of a connection that is our own.

@@ -1,14 +1,21 @@
 //! A node of a Cluster that is gone: what the other nodes have goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use botmesh_core::coordinator::{Coordinator, Turn};
-use botmesh_core::error::LeaseLostReason;
-use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig, RedisStore};
+use botmesh_core::error::{LeaseLostReason, StoreErrorKind as Kind};
+use botmesh_core::kv::Expect;
+use botmesh_core::store::Store as _;
+use botmesh_redis_store::fred;
+use botmesh_redis_store::fred::interfaces::ClientLike as _;
+use botmesh_redis_store::fred::prelude::{Config, ConnectionConfig, ReconnectPolicy};
+use botmesh_redis_store::fred::types::config::UnresponsiveConfig;
+use botmesh_redis_store::{RedisConfig, RedisCoordinator, RedisCoordinatorConfig, RedisStore};
 use botmesh_test_servers::{Cluster, Options, Redis};
 
 use crate::cluster_turns::{has, slot_of, take_some};
-use crate::tools::{Kv, create, soon};
+use crate::tools::{Kv, create, put, soon, until_served};
 use crate::turns::{LEASE, enter, replica_at, short, take, until};
 
 /// Three masters, each with so many replicas. Two go on without the third, as far as they have the slots.
@@ -98,6 +105,62 @@ async fn a_node_that_stands_still_ends_the_turns_of_its_own_buckets_alone() {
         assert!(again.fence() > turn.fence(), "{key}");
     }
     create(&there, "after").await;
+}
+
+/// A client that notices what stands still, and connects to it again.
+async fn attentive(url: &str) -> fred::clients::Client {
+    let (mut connection, noticed) = (ConnectionConfig::default(), Duration::from_millis(300));
+    connection.unresponsive = UnresponsiveConfig { max_timeout: Some(noticed), interval: noticed / 3 };
+    let client = fred::clients::Client::new(
+        Config::from_url(url).unwrap(),
+        None,
+        Some(connection),
+        Some(ReconnectPolicy::new_constant(0, 10)),
+    );
+    client.init().await.unwrap();
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_over_an_injected_client_goes_on_without_a_node_that_stands_still() {
+    let cluster = cluster(0);
+    let client = attentive(&cluster.url()).await;
+    let config = RedisConfig::default().with_command_timeout(Duration::from_secs(2));
+    let store = RedisStore::with_client(client.clone(), config).await.unwrap();
+    let coordinator = store.coordinator_with(hasty()).await.unwrap();
+    let node = &cluster.nodes()[1];
+    let (there, elsewhere) = journals(&cluster, &store, node);
+    let (lost, kept) = take_apart(&coordinator, node).await;
+    create(&there, "before").await;
+    node.freeze().unwrap();
+    let end = AtomicBool::new(false);
+    let outage = async {
+        for at in 0..2 {
+            let refused = there.commit(vec![put(&at.to_string(), Expect::Absent, "v")]).await.unwrap_err();
+            assert_eq!(refused.kind(), Kind::Unavailable, "{refused}");
+        }
+        end.store(true, Ordering::Relaxed);
+    };
+    let others = async {
+        let mut written = 0;
+        while !end.load(Ordering::Relaxed) {
+            create(&elsewhere, &written.to_string()).await;
+            written += 1;
+        }
+        written
+    };
+    let (written, ()) = tokio::join!(others, outage);
+    assert!(written > 100, "{written} writes");
+    for (key, turn) in &kept {
+        assert_eq!(turn.confirm().await, Ok(()), "{key}");
+    }
+    for (key, turn) in &lost {
+        assert!(turn.check().is_err(), "{key}");
+    }
+    node.thaw().unwrap();
+    until_served(&there).await;
+    store.close().await.unwrap();
+    client.ping::<()>(None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
