@@ -33,18 +33,23 @@ pub enum WebhookError {
 /// # Errors
 /// A body that is too large, too deep, or not a `T`.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WebhookError> {
+    Ok(serde_json::from_slice(&mended(body)?)?)
+}
+
+/// The body with U+FFFD in place of each half character, for those who read it so that it keeps the texts: what [`parse`]
+/// reads. Both have the same length, so that positions in errors fit the body as it was posted.
+///
+/// # Errors
+/// A body that is too large.
+pub fn mended(body: &[u8]) -> Result<Cow<'_, [u8]>, WebhookError> {
     if body.len() > MAX_BODY {
         return Err(WebhookError::TooLarge { size: body.len() });
     }
-    Ok(serde_json::from_slice(&mended(body))?)
-}
-
-/// The body with U+FFFD in place of each half character. Both have the same length, so that positions in errors fit the
-/// body as it was posted.
-fn mended(body: &[u8]) -> Cow<'_, [u8]> {
     let mut body = Cow::Borrowed(body);
     let mut at = 0;
-    while at < body.len() {
+    let may_be_half = |byte: &u8| matches!(byte, b'\\' | 0xED);
+    while let Some(found) = body.get(at..).and_then(|rest| rest.iter().position(may_be_half)) {
+        at += found;
         let rest = &body[at..];
         at += match rest {
             [b'\\', ..] => match (escaped_unit(rest), rest.get(6..).and_then(escaped_unit)) {
@@ -63,7 +68,7 @@ fn mended(body: &[u8]) -> Cow<'_, [u8]> {
             _ => 1,
         };
     }
-    body
+    Ok(body)
 }
 
 /// The UTF-16 unit of the escape `\uXXXX` that the text begins with.

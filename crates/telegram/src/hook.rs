@@ -138,9 +138,11 @@ impl Webhook for Telegram {
     }
 
     async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived> {
-        // What is no JSON is nobody's update.
-        let _: Box<RawValue> = parse(body)?;
         let update = self.read(body);
+        if update.content.is_err() {
+            // What is no JSON is nobody's update.
+            let _: Box<RawValue> = parse(body)?;
+        }
         if update.id.is_none() {
             let problem = serde_json::Error::custom("it is no update: it has no `update_id`");
             return Err(WebhookError::Json(problem).into());

@@ -4,6 +4,7 @@ use botmesh_core::inbound::{InboundBody, InboundMedia};
 use botmesh_core::media::MediaRef;
 use serde_json::{Map, Value, json};
 
+use super::json::Json;
 use super::{text, whole};
 
 /// What happened in a chat, as fields of a message.
@@ -114,7 +115,7 @@ const ENVELOPE: &[&str] = &[
 const EXTRA: &[&str] = &["forward_origin", "quote", "via_bot", "author_signature", "link_preview_options"];
 
 /// Formatting, mentions and links, each with the `text` that it is about, and what else is said of a message.
-pub(super) fn extra(message: &Value) -> Value {
+pub(super) fn extra(message: &Json<'_>) -> Value {
     let mut extra = Map::new();
     let words = words(message);
     for field in ["entities", "caption_entities"] {
@@ -123,10 +124,10 @@ pub(super) fn extra(message: &Value) -> Value {
             .into_iter()
             .flatten()
             .filter_map(|entity| {
-                let mut entity = entity.as_object()?.clone();
-                let place = entity.get("offset")?.as_u64().zip(entity.get("length")?.as_u64())?;
-                entity.insert("text".into(), of_units(&words, place)?.into());
-                Some(Value::Object(entity))
+                let place = entity["offset"].as_u64().zip(entity["length"].as_u64())?;
+                let mut of_text = entity.to_value();
+                of_text["text"] = of_units(words, place)?.into();
+                Some(of_text)
             })
             .collect();
         if !entities.is_empty() {
@@ -135,7 +136,7 @@ pub(super) fn extra(message: &Value) -> Value {
     }
     for field in EXTRA {
         if let Some(value) = message.get(field) {
-            extra.insert((*field).to_owned(), value.clone());
+            extra.insert((*field).to_owned(), value.to_value());
         }
     }
     if extra.is_empty() { Value::Null } else { Value::Object(extra) }
@@ -159,11 +160,12 @@ fn of_units(text: &str, (offset, length): (u64, u64)) -> Option<&str> {
 }
 
 /// The text or the caption.
-pub(super) fn words(message: &Value) -> String {
-    text(&message["text"]).or_else(|| text(&message["caption"])).unwrap_or_default()
+pub(super) fn words<'a>(message: &'a Json<'_>) -> &'a str {
+    let mut texts = ["text", "caption"].into_iter().filter_map(|field| message[field].as_str());
+    texts.find(|text| !text.is_empty()).unwrap_or("")
 }
 
-pub(super) fn body(message: &Value) -> InboundBody {
+pub(super) fn body(message: &Json<'_>) -> InboundBody {
     if let Some(text) = message["text"].as_str() {
         return InboundBody::Text { text: text.to_owned() };
     }
@@ -175,7 +177,7 @@ pub(super) fn body(message: &Value) -> InboundBody {
         .unwrap_or_else(|| InboundBody::Unsupported { kind: kind(message) })
 }
 
-fn media(message: &Value) -> Option<InboundBody> {
+fn media(message: &Json<'_>) -> Option<InboundBody> {
     // An animation is also given as a document, for those that know no animations.
     let of = |field: &str| file(message, &message[field]);
     let photo = || largest(&message["photo"]).and_then(|photo| file(message, photo));
@@ -188,14 +190,14 @@ fn media(message: &Value) -> Option<InboundBody> {
         .or_else(|| of("document").map(InboundBody::Document))
 }
 
-fn largest(photo: &Value) -> Option<&Value> {
-    let area = |size: &&Value| {
+fn largest<'a>(photo: &'a Json<'a>) -> Option<&'a Json<'a>> {
+    let area = |size: &&Json<'_>| {
         whole(&size["width"]).unwrap_or(0).saturating_mul(whole(&size["height"]).unwrap_or(0))
     };
     photo.as_array()?.iter().filter(|size| size["file_id"].is_string()).max_by_key(area)
 }
 
-fn file(message: &Value, file: &Value) -> Option<InboundMedia> {
+fn file(message: &Json<'_>, file: &Json<'_>) -> Option<InboundMedia> {
     let mut token = json!({ "file_id": text(&file["file_id"])? });
     if let Some(size) = whole(&file["file_size"]) {
         token["size"] = size.into();
@@ -210,14 +212,14 @@ fn file(message: &Value, file: &Value) -> Option<InboundMedia> {
     })
 }
 
-fn place(message: &Value) -> Option<InboundBody> {
+fn place(message: &Json<'_>) -> Option<InboundBody> {
     let venue = &message["venue"];
     let location = if venue.is_object() { &venue["location"] } else { &message["location"] };
     let (latitude, longitude) = (location["latitude"].as_f64()?, location["longitude"].as_f64()?);
     Some(InboundBody::Location { latitude, longitude, name: text(&venue["title"]) })
 }
 
-fn contact(contact: &Value) -> Option<InboundBody> {
+fn contact(contact: &Json<'_>) -> Option<InboundBody> {
     let phone = text(&contact["phone_number"])?;
     let names = [text(&contact["first_name"]), text(&contact["last_name"])];
     let name = names.into_iter().flatten().collect::<Vec<_>>().join(" ");
@@ -225,19 +227,18 @@ fn contact(contact: &Value) -> Option<InboundBody> {
 }
 
 /// What a page behind a button of the keyboard sent.
-fn web_app(data: &Value) -> Option<InboundBody> {
+fn web_app(data: &Json<'_>) -> Option<InboundBody> {
     let id = data["data"].as_str()?.to_owned();
     Some(InboundBody::Interaction { id, title: text(&data["button_text"]).unwrap_or_default() })
 }
 
-fn service(message: &Value) -> Option<InboundBody> {
+fn service(message: &Json<'_>) -> Option<InboundBody> {
     let event = SERVICE.iter().find(|field| message.get(field).is_some())?;
-    Some(InboundBody::System { event: (*event).to_owned(), detail: message[*event].clone() })
+    Some(InboundBody::System { event: (*event).to_owned(), detail: message[*event].to_value() })
 }
 
 /// What the message has that is no envelope.
-fn kind(message: &Value) -> String {
-    let fields = message.as_object().into_iter().flat_map(|fields| fields.keys());
-    let kind = fields.map(String::as_str).find(|field| !ENVELOPE.contains(field));
-    kind.unwrap_or("message").to_owned()
+fn kind(message: &Json<'_>) -> String {
+    let other = message.as_object().and_then(|fields| fields.first(|field| !ENVELOPE.contains(&field)));
+    other.map_or("message", |(name, _)| name).to_owned()
 }

@@ -1,14 +1,13 @@
 //! Updates that are no messages.
 
-use botmesh_core::inbound::{Inbound, InboundBody, Participant};
-use serde_json::Value;
-
+use super::json::Json;
 use super::message::{address, message_id};
 use super::{Update, inbound, is_group, participant, text, time, whole};
 use crate::address::Address;
+use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 
 /// A pressed button.
-pub(super) fn pressed(update: &mut Update, query: &Value) -> Result<Inbound, String> {
+pub(super) fn pressed(update: &mut Update, query: &Json<'_>) -> Result<Inbound, String> {
     let sender = participant(&query["from"]).ok_or("it has no `from`")?;
     update.callback_query = text(&query["id"]);
     let message = &query["message"];
@@ -29,13 +28,13 @@ pub(super) fn pressed(update: &mut Update, query: &Value) -> Result<Inbound, Str
 }
 
 /// What is written on the button with this data.
-fn title(message: &Value, data: &str) -> Option<String> {
+fn title(message: &Json<'_>, data: &str) -> Option<String> {
     let rows = message["reply_markup"]["inline_keyboard"].as_array()?;
-    let mut buttons = rows.iter().filter_map(Value::as_array).flatten();
+    let mut buttons = rows.iter().filter_map(Json::as_array).flatten();
     text(&buttons.find(|button| button["callback_data"].as_str() == Some(data))?["text"])
 }
 
-pub(super) fn reaction(update: &Update, value: &Value) -> Result<Inbound, String> {
+pub(super) fn reaction(update: &Update, value: &Json<'_>) -> Result<Inbound, String> {
     let address = address(value)?;
     let message = message_id(&value["message_id"]).ok_or("it has no `message_id`")?;
     let sender = participant(&value["user"]).or_else(|| participant(&value["actor_chat"]));
@@ -54,7 +53,7 @@ pub(super) fn reaction(update: &Update, value: &Value) -> Result<Inbound, String
 }
 
 /// A custom emoji has a number in place of a character, and a paid reaction is a star.
-fn emoji(reaction: &Value) -> Option<String> {
+fn emoji(reaction: &Json<'_>) -> Option<String> {
     match reaction["type"].as_str()? {
         "emoji" => text(&reaction["emoji"]),
         "custom_emoji" => text(&reaction["custom_emoji_id"]),
@@ -63,7 +62,7 @@ fn emoji(reaction: &Value) -> Option<String> {
     }
 }
 
-pub(super) fn vote(update: &Update, value: &Value) -> Result<Inbound, String> {
+pub(super) fn vote(update: &Update, value: &Json<'_>) -> Result<Inbound, String> {
     let poll = text(&value["poll_id"]).ok_or("it has no `poll_id`")?;
     let voter = participant(&value["voter_chat"]).or_else(|| participant(&value["user"]));
     let voter = voter.ok_or("it has no `user`")?;
@@ -75,9 +74,9 @@ pub(super) fn vote(update: &Update, value: &Value) -> Result<Inbound, String> {
 }
 
 /// Everything else that is known: told as it is.
-pub(super) fn system(update: &Update, kind: &str, value: &Value) -> Result<Inbound, String> {
+pub(super) fn system(update: &Update, kind: &str, value: &Json<'_>) -> Result<Inbound, String> {
     let (address, sender) = place(value).ok_or("it has no `chat` and no user")?;
-    let body = InboundBody::System { event: kind.to_owned(), detail: value.clone() };
+    let body = InboundBody::System { event: kind.to_owned(), detail: value.to_value() };
     Ok(Inbound {
         group: is_group(&value["chat"]),
         written_at: time(&value["date"]),
@@ -86,14 +85,14 @@ pub(super) fn system(update: &Update, kind: &str, value: &Value) -> Result<Inbou
 }
 
 /// A kind that this version does not know.
-pub(super) fn unknown(update: &Update, kind: &str, value: &Value) -> Inbound {
+pub(super) fn unknown(update: &Update, kind: &str, value: &Json<'_>) -> Inbound {
     let (address, sender) = place(value).unwrap_or((Address::chat("unknown"), None));
     let body = InboundBody::Unsupported { kind: kind.to_owned() };
     Inbound { group: is_group(&value["chat"]), ..inbound(update, &address, sender, body) }
 }
 
 /// Whom an event is about: a chat, else the private chat of a user, else the poll itself.
-fn place(value: &Value) -> Option<(Address, Option<Participant>)> {
+fn place(value: &Json<'_>) -> Option<(Address, Option<Participant>)> {
     let users = [&value["from"], &value["user"], &value["boost"]["source"]["user"], &value["source"]["user"]];
     let user = users.into_iter().find_map(participant);
     let private = || {

@@ -5,17 +5,18 @@
 
 mod content;
 mod events;
+mod json;
 mod message;
 
 use botmesh_core::hash::stable_hash;
 use botmesh_core::id::EventId;
 use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 use botmesh_core::time::Timestamp;
-use botmesh_core::webhook;
+use botmesh_core::webhook::{self, WebhookError};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use crate::address::Address;
+use json::{Fields, Json};
 
 /// The kinds of updates that are asked for: all that there are.
 pub const KINDS: [&str; 27] = [
@@ -71,7 +72,11 @@ pub struct Update {
 
 /// Reads one update. Never fails as a whole: what cannot be read is still known by its id.
 pub fn parse_update(raw: &[u8]) -> Update {
-    let read: Result<Map<String, Value>, _> = webhook::parse(raw);
+    let mended = webhook::mended(raw);
+    let read: Result<Fields<'_>, _> = match &mended {
+        Ok(body) => serde_json::from_slice(body).map_err(|error| WebhookError::from(error).to_string()),
+        Err(error) => Err(error.to_string()),
+    };
     let id = match &read {
         Ok(update) => update.get("update_id").and_then(whole),
         Err(_) => only_id(raw),
@@ -105,11 +110,10 @@ fn only_id(raw: &[u8]) -> Option<i64> {
     webhook::parse(raw).ok().map(|Only { update_id }| update_id)
 }
 
-fn content_of(update: &mut Update, fields: &Map<String, Value>) -> Result<Inbound, String> {
-    let known = KINDS.iter().find_map(|kind| Some((*kind, fields.get(*kind)?)));
+fn content_of(update: &mut Update, fields: &Fields<'_>) -> Result<Inbound, String> {
+    let known = KINDS.iter().find_map(|kind| Some((*kind, fields.get(kind)?)));
     let Some((kind, value)) = known else {
-        let (kind, value) =
-            fields.iter().find(|(name, _)| *name != "update_id").ok_or("the update says nothing")?;
+        let (kind, value) = fields.first(|field| field != "update_id").ok_or("the update says nothing")?;
         return Ok(events::unknown(update, kind, value));
     };
     let inbound = match kind {
@@ -129,22 +133,22 @@ fn content_of(update: &mut Update, fields: &Map<String, Value>) -> Result<Inboun
 }
 
 /// A number, also where it is written as a text.
-fn whole(value: &Value) -> Option<i64> {
+fn whole(value: &Json<'_>) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
-fn text(value: &Value) -> Option<String> {
+fn text(value: &Json<'_>) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// Seconds since 1970, of which 0 says that the message cannot be seen any more.
-fn time(value: &Value) -> Option<Timestamp> {
+fn time(value: &Json<'_>) -> Option<Timestamp> {
     let seconds = whole(value).filter(|seconds| *seconds > 0)?;
     Some(Timestamp::from_millis(seconds.saturating_mul(1000)))
 }
 
 /// A user, or a chat in whose name somebody writes.
-fn participant(value: &Value) -> Option<Participant> {
+fn participant(value: &Json<'_>) -> Option<Participant> {
     let id = whole(&value["id"])?;
     let name = match (text(&value["first_name"]), text(&value["last_name"])) {
         (Some(first), Some(last)) => Some(format!("{first} {last}")),
@@ -154,7 +158,7 @@ fn participant(value: &Value) -> Option<Participant> {
     Some(Participant { name, language, ..Participant::new(id.to_string()) })
 }
 
-fn is_group(chat: &Value) -> bool {
+fn is_group(chat: &Json<'_>) -> bool {
     matches!(chat["type"].as_str(), Some("group" | "supergroup"))
 }
 
