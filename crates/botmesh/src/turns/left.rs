@@ -8,7 +8,7 @@ use super::{Turns, Work};
 use crate::core::coordinator::Turn;
 use crate::core::error::{Cas, StoreError};
 use crate::core::id::{ConversationKey, RecordId};
-use crate::core::journal::{Change, InboxRecord, InboxState, Stored};
+use crate::core::journal::{Change, InboxRecord, InboxState, Leased, Stored};
 use crate::scheduler::is_task;
 use crate::world::OpenJournal;
 
@@ -16,7 +16,7 @@ use crate::world::OpenJournal;
 const ROUNDS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-const LOOKING: &str = "looking for what another replica left in a chat";
+pub(super) const LOOKING: &str = "looking for what another replica left in a chat";
 
 /// The place of a message in the order of arrival. One that is not journaled comes after all that is.
 fn order_of(work: &Work) -> i64 {
@@ -24,7 +24,10 @@ fn order_of(work: &Work) -> i64 {
 }
 
 enum Looked {
-    All,
+    All {
+        /// Whether something that arrived later is left by somebody else.
+        later: bool,
+    },
     /// There is more than can be handled in one go.
     More,
     /// Somebody was about to take some of it.
@@ -36,16 +39,17 @@ pub(super) struct StillLeft;
 
 impl Turns {
     /// Handles, under the turn of `before`, what arrived earlier in its chat and was left by whoever had the turn and did not
-    /// give it back. Whoever that is cannot handle it now: it has no turn.
+    /// give it back. Whoever that is cannot handle it now: it has no turn. Returns whether something that arrived later may be
+    /// left as well: who had the turn may have had tickets for that before this one, and nobody else would look for it.
     pub(super) async fn finish_left(
         &self,
         turn: &Turn,
         key: &ConversationKey,
         before: &Work,
-    ) -> Result<(), StillLeft> {
-        let Some(open) = &self.world.journal else { return Ok(()) };
+    ) -> Result<bool, StillLeft> {
+        let Some(open) = &self.world.journal else { return Ok(false) };
         if is_task(&key.chat) || turn.was_given_back() && turn.previous_holder() == Some(turn.session()) {
-            return Ok(());
+            return Ok(false);
         }
         let order = order_of(before);
         let mut lost = 0;
@@ -53,13 +57,13 @@ impl Turns {
             // What the sweeper took up stands behind what arrived later.
             let mut earlier = self.queues.take_earlier(key, order);
             let looked = match turn.was_given_back() {
-                true => Ok(Looked::All),
+                true => Ok(Looked::All { later: false }),
                 false => self.take_left(open, key, before, &mut earlier).await,
             };
             earlier.sort_by_key(|work| work.record.as_ref().map(|stored| stored.record.order));
             self.handle_left(turn, key, earlier).await?;
             match looked {
-                Ok(Looked::All) => return Ok(()),
+                Ok(Looked::All { later }) => return Ok(later),
                 Ok(Looked::More) => {}
                 // Whoever won the race may be no further.
                 Ok(Looked::Again) if lost < ROUNDS => {
@@ -73,6 +77,15 @@ impl Turns {
                 }
             }
         }
+    }
+
+    /// Whether something of the conversation is left by who is dead, as far as anybody can tell.
+    pub(super) async fn is_left_by_dead(&self, key: &ConversationKey) -> bool {
+        let Some(open) = &self.world.journal else { return false };
+        let looked = tokio::try_join!(self.looks.of(&open.journal, key, i64::MAX), open.journal.sessions());
+        looked.map_or(true, |(left, sessions)| {
+            left.messages.iter().any(|left| sessions.is_orphan(left.record.owner.as_ref(), Leased::Messages))
+        })
     }
 
     /// Whether something of the conversation is unfinished, whoever owns it.
@@ -142,9 +155,14 @@ impl Turns {
             let mut known = earlier.iter().chain([before]).filter_map(|work| work.record.as_ref());
             known.any(|known| known.record.id == *id)
         };
-        let left = self.looks.of(&open.journal, key, order_of(before)).await?;
-        let taken: Vec<_> = left
-            .messages
+        let left = self.looks.of(&open.journal, key, i64::MAX).await?;
+        let order = order_of(before);
+        let (left_before, left_after): (Vec<_>, Vec<_>) =
+            left.messages.into_iter().partition(|stored| stored.record.order < order);
+        let more = left.more && left_after.is_empty();
+        let of_others = |stored: &Stored<InboxRecord>| stored.record.owner.as_ref() != Some(&owner);
+        let later = left.more || left_after.iter().any(of_others);
+        let taken: Vec<_> = left_before
             .into_iter()
             .filter(|stored| !found(&stored.record.id))
             .filter_map(|stored| Some((stored.version, stored.record.adopt(&owner, max, now).ok()?)))
@@ -152,7 +170,7 @@ impl Turns {
             .collect();
         if taken.is_empty() {
             // Behind those that are at hand there may be more.
-            return Ok(if left.more && !earlier.is_empty() { Looked::More } else { Looked::All });
+            return Ok(if more && !earlier.is_empty() { Looked::More } else { Looked::All { later } });
         }
         let changes = taken.iter().map(|(version, record)| Change::update(*version, record)).collect();
         let outcomes = open.journal.commit(changes).await?;
@@ -170,8 +188,8 @@ impl Turns {
         let all = won.len() == wanted;
         earlier.extend(won);
         Ok(match all {
-            true if left.more => Looked::More,
-            true => Looked::All,
+            true if more => Looked::More,
+            true => Looked::All { later },
             false => Looked::Again,
         })
     }
@@ -180,7 +198,7 @@ impl Turns {
     async fn settle_left(&self, mut finished: Finished) -> Option<Work> {
         let record = match self.again(&finished) {
             None => None,
-            Some(Again::Held) => finished.work.record.clone(),
+            Some(Again::Held) => self.hold(&finished.work).await,
             Some(Again::After { error, .. } | Again::Elsewhere { error, .. }) => {
                 self.postpone(&finished.work, &error).await
             }
@@ -193,11 +211,22 @@ impl Turns {
         Some(Work { record, replay: true, ..finished.work })
     }
 
+    /// Puts the record of a message whose attempt did not count back into its place; `None` if somebody else has it now.
+    async fn hold(&self, work: &Work) -> Option<Stored<InboxRecord>> {
+        let stored = work.record.as_ref()?;
+        self.write(stored, stored.record.release(self.world.now()).ok()?).await
+    }
+
     /// Puts the record of a message whose attempt failed back into its place; `None` if that cannot be.
     async fn postpone(&self, work: &Work, error: &str) -> Option<Stored<InboxRecord>> {
         let (open, stored) = (self.world.journal.as_ref()?, work.record.as_ref()?);
         let (owner, max, now) = (open.journal.owner(), open.config.inbox.max_attempts, self.world.now());
         let record = stored.record.fail(error, now, max, now).ok()?.adopt(&owner, max, now).ok()?;
+        self.write(stored, record).await
+    }
+
+    async fn write(&self, stored: &Stored<InboxRecord>, record: InboxRecord) -> Option<Stored<InboxRecord>> {
+        let open = self.world.journal.as_ref()?;
         let change = vec![Change::update(stored.version, &record)];
         let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
         let version = outcomes.into_iter().next()?.applied()?;
@@ -215,8 +244,12 @@ impl Turns {
                 return Ok(false);
             };
             let (lapses, now) = (open.journal.lease().lapses(), self.world.now());
-            let adopted = record.adopt(&owner, max, now).and_then(|adopted| adopted.start(&owner, now));
-            let Ok(begun) = adopted else { return Ok(false) };
+            // It may have begun here already, without an answer.
+            let begun = match record.state == InboxState::Working && record.owner.as_ref() == Some(&owner) {
+                true => record.begin_again(None, &owner, max, now),
+                false => record.adopt(&owner, max, now).and_then(|adopted| adopted.start(&owner, now)),
+            };
+            let Ok(begun) = begun else { return Ok(false) };
             if let Cas::Applied(version) = open.journal.commit_one(Change::update(version, &begun)).await? {
                 work.record = Some(Stored { record: begun, version });
                 (work.lapses, work.under_turn, work.replay) = (lapses, false, true);

@@ -157,17 +157,20 @@ impl Queues {
     pub(super) fn take_earlier(&self, key: &ConversationKey, order: i64) -> Vec<Work> {
         let mut inner = self.lock();
         let Some(queue) = inner.conversations.get_mut(key) else { return Vec::new() };
-        let mut earlier = Vec::new();
+        let (mut earlier, mut unused, mut waits) = (Vec::new(), Vec::new(), 0);
         for (_, place) in &mut queue.slots {
-            let is_earlier =
-                |work: &Work| work.record.as_ref().is_some_and(|stored| stored.record.order < order);
-            if matches!(place, Place::Filled(work) if is_earlier(work))
-                && let Place::Filled(mut work) = std::mem::replace(place, Place::Cancelled)
-            {
+            let Place::Filled(work) = place else { continue };
+            if work.record.as_ref().is_none_or(|stored| stored.record.order >= order) {
+                waits += 1;
+            } else if let Place::Filled(mut work) = std::mem::replace(place, Place::Cancelled) {
                 work.place();
                 earlier.push(*work);
+                // With it, what arrives later would have a place before what other replicas took over meanwhile.
+                unused.extend(queue.tickets.remove(waits));
             }
         }
+        drop(inner);
+        drop(unused);
         earlier
     }
 

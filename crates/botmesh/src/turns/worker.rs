@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
-use super::left::StillLeft;
+use super::left::{LOOKING, StillLeft};
 use super::queues::Takes;
 use super::{Turns, Work};
 use crate::bot::OnHandlerError;
@@ -130,6 +130,8 @@ impl Turns {
             let Some(again) = self.again(&finished) else { return finished };
             if again.lets_others_pass() {
                 drop(self.queues.take_back(key, Takes::No));
+                // Whoever looks for what is left takes this message too.
+                finished.leaves = finished.leaves && self.is_left_by_dead(key).await;
             } else {
                 self.abandon(self.queues.take_back(key, Takes::Later));
                 finished.leaves = true;
@@ -363,14 +365,16 @@ impl Turns {
             Ok(true) => {}
             Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
             Err(error) => {
+                self.world.trouble(LOOKING, &error);
+                if work.under_turn && !error.retry() {
+                    // The sweeper tells of what nobody can read.
+                    return Finished::unhandled(Some(turn), work, Verdict::Taken);
+                }
                 return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
             }
         }
-        // What arrived after this message may be left as well, by who had a ticket before it had this one. Only what has just
-        // arrived comes after all of that.
-        let leaves = !turn.was_given_back() && (waited || work.replay);
         match self.finish_left(&turn, key, &work).await {
-            Ok(()) => Finished { leaves, ..self.run_under(turn, key, work).await },
+            Ok(leaves) => Finished { leaves, ..self.run_under(turn, key, work).await },
             // It is tried again as soon as possible, whoever has the turn then.
             Err(StillLeft) => {
                 Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }

@@ -36,6 +36,40 @@ async fn messages_that_wait_at_one_replica_come_before_those_that_arrive_at_anot
 }
 
 #[tokio::test]
+async fn a_message_that_rests_after_the_end_of_another_replica_is_left_alone() {
+    let failed = Arc::new(AtomicBool::new(false));
+    let mut durability = Durability::default();
+    durability.inbox.on_handler_error = OnHandlerError::Retry;
+    let bot = TestBot::replicas(3).durability(durability).start_each(move |replica, bot| {
+        let failed = Arc::clone(&failed);
+        let slow = |c: Conv| async move { c.sleep(Duration::from_secs(10)).await };
+        bot.conversation("slow", slow).otherwise(move |c: Ctx| {
+            let fails = c.text() == "one" && !failed.swap(true, Ordering::Relaxed);
+            async move {
+                if fails {
+                    return Err("not yet".into());
+                }
+                if replica == 3 {
+                    c.enter("slow");
+                    return Ok(());
+                }
+                c.reply(format!("{} at {replica}", c.text())).await?;
+                Ok::<_, botmesh::Error>(())
+            }
+        })
+    });
+    let ana = bot.user("ana");
+    for (text, replica) in [("zero", 3), ("one", 1), ("two", 1), ("three", 2)] {
+        ana.through(replica).says(text).await;
+        bot.advance("1ms").await;
+    }
+    bot.replica(3).crash();
+    for expected in ["zero at 1", "three at 2", "one at 1", "two at 1"] {
+        ana.expect_reply(expected).await;
+    }
+}
+
+#[tokio::test]
 async fn while_a_message_rests_before_its_next_attempt_another_replica_has_the_chat() {
     let failed = Arc::new(AtomicBool::new(false));
     let mut durability = Durability::default();

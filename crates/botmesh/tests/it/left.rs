@@ -1,7 +1,7 @@
 //! What a replica leaves in a chat when it dies or stands still goes before what arrived after it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use botmesh::core::inbound::Inbound;
@@ -335,4 +335,79 @@ async fn a_message_without_a_place_is_not_acknowledged_and_another_replica_answe
     a.coordinator.heal();
     fleet.pass(10 * MINUTE).await;
     assert_eq!(fleet.said(), ["one", "two"]);
+}
+
+/// Handles each message at once but those that have a gate; remembers what was begun.
+fn gated(
+    begun: &Arc<Mutex<Vec<String>>>,
+    gates: &'static [(&'static str, usize)],
+    open: &Arc<Notify>,
+) -> impl Fn(BotBuilder) -> BotBuilder + use<> {
+    let (begun, open) = (Arc::clone(begun), Arc::clone(open));
+    move |bot| {
+        let (begun, open) = (Arc::clone(&begun), Arc::clone(&open));
+        bot.otherwise(move |c: Ctx| {
+            let text = c.text().to_owned();
+            let times = {
+                let mut begun = begun.lock().expect("nobody panics with it");
+                begun.push(text.clone());
+                begun.iter().filter(|other| **other == text).count()
+            };
+            let open = Arc::clone(&open);
+            async move {
+                if gates.contains(&(&*text, times)) {
+                    open.notified().await;
+                }
+                c.reply(text).await
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_goes_first_gives_its_place_back_so_that_nothing_later_comes_before_others() {
+    let (begun, open) = Default::default();
+    let answer = gated(&begun, &[("zero", 1), ("one", 1)], &open);
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(&answer);
+    let c = fleet.start(&answer);
+    b.is_stuck_at("0", "zero", 0).await;
+    c.life.journal.crash_after(WritePoint::InboxInsertQueued);
+    c.life.journal.crash_after(WritePoint::InboxInsertWorking);
+    c.takes(Inbound::text("1", "ana", "one")).await;
+    c.dies().await;
+    fleet.pass(Duration::from_millis(1)).await;
+    a.takes(Inbound::text("5", "ana", "five")).await;
+    // One of them takes over what the third one left, behind what waits.
+    fleet.pass(3 * MINUTE).await;
+    open.notify_one();
+    a.life.until("the first message", || begun.lock().unwrap().iter().any(|text| text == "one")).await;
+    b.takes(Inbound::text("8", "ana", "eight")).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    a.takes(Inbound::text("9", "ana", "nine")).await;
+    open.notify_one();
+    a.life.until("the replies", || fleet.said().len() == 5).await;
+    assert_eq!(fleet.said(), ["zero", "one", "five", "eight", "nine"]);
+}
+
+#[tokio::test]
+async fn what_lost_its_turn_while_it_went_first_is_not_handled_again_after_somebody_else_did() {
+    let (begun, open) = Default::default();
+    let answer = gated(&begun, &[("one", 1), ("one", 2)], &open);
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(&answer);
+    let c = fleet.start(&answer);
+    c.is_stuck_at("1", "one", 0).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    a.takes(Inbound::text("2", "ana", "two")).await;
+    c.dies().await;
+    a.life.until("the first message", || begun.lock().unwrap().len() == 2).await;
+    a.coordinator.lose();
+    b.takes(Inbound::text("1", "ana", "one")).await;
+    b.life.until("the first reply", || fleet.said().len() == 1).await;
+    open.notify_waiters();
+    b.life.until("the replies", || fleet.said().len() == 2).await;
+    fleet.pass(10 * MINUTE).await;
+    assert_eq!(fleet.said(), ["one", "two"]);
+    assert_eq!(*begun.lock().unwrap(), ["one", "one", "one", "two"]);
 }

@@ -339,8 +339,8 @@ impl Journal {
         self.inner.committer.now().await
     }
 
-    /// As [`now`](Self::now), without asking: where the backend has a clock, from what it said last, and never ahead of
-    /// it. All processes agree on it, and it does not follow this host's wall clock when that steps.
+    /// As [`now`](Self::now), without asking: where the backend has a clock, from what it said so far, to about a round trip.
+    /// All processes agree on it, and it does not follow this host's wall clock when that steps.
     pub fn estimated_now(&self) -> Timestamp {
         match self.backend_micros() {
             Some(micros) => Timestamp::from_millis(micros.div_euclid(1000)),

@@ -135,14 +135,12 @@ fn signed_micros(time: Duration) -> i64 {
 }
 
 /// How far the backend's clock is ahead of the monotonic one, in microseconds, after it said `now` between `asked` and
-/// `answered`: at least so far. What is `known` stays as long as it can be: an answer that came late tells less.
+/// `answered`. What is `known` stays if it can be: an answer that came late tells less.
 fn offset_after(known: i64, now: Timestamp, asked: Duration, answered: Duration) -> i64 {
     let now = now.as_millis().saturating_mul(1000);
-    let (least, most) = (
-        now.saturating_sub(signed_micros(answered)),
-        now.saturating_add(999).saturating_sub(signed_micros(asked)),
-    );
-    if (least..=most).contains(&known) { known } else { least }
+    let least = now.saturating_sub(signed_micros(answered));
+    let most = now.saturating_add(999).saturating_sub(signed_micros(asked));
+    known.max(least).min(most)
 }
 
 impl Session {
@@ -198,8 +196,7 @@ impl Session {
         &self.lease
     }
 
-    /// The backend's time as far as it is known without asking, never ahead of it, in microseconds since 1970; `None` where it
-    /// has no clock.
+    /// The backend's time as far as it is known without asking, in microseconds since 1970; `None` where it has no clock.
     pub(super) fn backend_micros(&self, monotonic: Duration) -> Option<i64> {
         match self.backend_offset.load(Ordering::Relaxed) {
             NO_CLOCK => None,
