@@ -135,14 +135,20 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    fn add(&mut self, stored: Stored<InboxRecord>) {
+    /// Whether it was not found before. One that was is kept as it is now.
+    fn add(&mut self, stored: Stored<InboxRecord>) -> bool {
         if stored.record.order >= self.before {
-            return;
+            return false;
         }
-        self.messages.push(stored);
-        self.messages.sort_by_key(|stored| stored.record.order);
+        if let Some(known) = self.messages.iter_mut().find(|known| known.record.id == stored.record.id) {
+            *known = stored;
+            return false;
+        }
+        let place = self.messages.partition_point(|known| known.record.order <= stored.record.order);
+        self.messages.insert(place, stored);
         self.more |= self.messages.len() > MOST;
         self.messages.truncate(MOST);
+        place < MOST
     }
 
     fn found(&self, before: i64) -> Found {
@@ -153,22 +159,38 @@ impl Wanted {
     }
 }
 
+/// Reads those at work and those that wait by turns, until a reading finds nothing new. A message that begins, or goes back to
+/// those that wait, between the first two readings may be in neither, and is in the third. It would have to begin and go back
+/// right between them to be missed.
 async fn look(journal: &Journal, wanted: &mut HashMap<ConversationKey, Wanted>) -> Result<(), StoreError> {
-    let until = wanted.values().map(|wanted| wanted.before).max().unwrap_or(i64::MIN).saturating_sub(1);
-    for state in [InboxState::Working, InboxState::Queued] {
-        let mut after = None;
-        loop {
-            let page = journal.inbox().list_until(state, until, after.as_ref(), PAGE).await?;
-            for stored in page.records {
-                if let Some(wanted) = wanted.get_mut(&stored.record.inbound.conversation()) {
-                    wanted.add(stored);
-                }
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => break,
-            }
+    read(journal, InboxState::Working, wanted).await?;
+    read(journal, InboxState::Queued, wanted).await?;
+    for state in [InboxState::Working, InboxState::Queued].into_iter().cycle() {
+        if !read(journal, state, wanted).await? {
+            break;
         }
     }
     Ok(())
+}
+
+/// Whether it finds something new.
+async fn read(
+    journal: &Journal,
+    state: InboxState,
+    wanted: &mut HashMap<ConversationKey, Wanted>,
+) -> Result<bool, StoreError> {
+    let until = wanted.values().map(|wanted| wanted.before).max().unwrap_or(i64::MIN).saturating_sub(1);
+    let (mut after, mut is_new) = (None, false);
+    loop {
+        let page = journal.inbox().list_until(state, until, after.as_ref(), PAGE).await?;
+        for stored in page.records {
+            if let Some(wanted) = wanted.get_mut(&stored.record.inbound.conversation()) {
+                is_new |= wanted.add(stored);
+            }
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(is_new),
+        }
+    }
 }
