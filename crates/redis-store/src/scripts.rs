@@ -23,7 +23,7 @@ macro_rules! turns {
             "#!lua",
             $flags,
             "\n",
-            include_str!("scripts/turns/prologue.lua"),
+            include_str!("scripts/turns/state.lua"),
             $(include_str!(concat!("scripts/turns/", $common, ".lua")),)*
             include_str!(concat!("scripts/turns/", $file, ".lua"))
         )
@@ -37,16 +37,16 @@ scripts! {
     3: SET_CHECKPOINT = include_str!("scripts/set_checkpoint.lua"),
     4: CLEAR_CHECKPOINT = include_str!("scripts/clear_checkpoint.lua"),
     5: APPEND_LOG = include_str!("scripts/append_log.lua"),
-    6: OPEN = turns!("", ["sessions"], "open"),
-    7: BEAT = turns!(" flags=allow-oom", ["sessions"], "beat"),
-    8: CLOSE = turns!(" flags=allow-oom", ["sessions"], "close"),
-    9: ENTER = turns!("", ["turn", "enter_free", "sessions", "queue"], "enter"),
-    10: LEAVE = turns!(" flags=allow-oom", ["turn", "leave_alone", "sessions", "queue"], "leave"),
-    11: POLL = turns!(" flags=allow-oom", ["turn", "sessions", "queue"], "poll"),
-    12: LOCK_ACQUIRE = turns!("", ["lock"], "lock_acquire"),
-    13: LOCK_RENEW = turns!(" flags=allow-oom", ["lock"], "lock_renew"),
-    14: LOCK_RELEASE = turns!(" flags=allow-oom", ["lock"], "lock_release"),
-    15: SWEEP = turns!(" flags=allow-oom", ["turn", "sessions", "queue"], "sweep"),
+    6: OPEN = turns!("", ["clock", "words", "sessions"], "open"),
+    7: BEAT = turns!(" flags=allow-oom", ["clock", "words", "sessions"], "beat"),
+    8: CLOSE = turns!(" flags=allow-oom", ["clock", "words", "sessions"], "close"),
+    9: ENTER = turns!("", ["clock", "turn", "enter_free", "words", "sessions", "queue"], "enter"),
+    10: LEAVE = turns!(" flags=allow-oom", ["turn", "leave_alone", "clock", "words", "sessions", "queue"], "leave"),
+    11: POLL = turns!(" flags=allow-oom", ["clock", "words", "turn", "sessions", "queue"], "poll"),
+    12: LOCK_ACQUIRE = turns!("", ["clock", "words", "lock"], "lock_acquire"),
+    13: LOCK_RENEW = turns!(" flags=allow-oom", ["clock", "words", "lock"], "lock_renew"),
+    14: LOCK_RELEASE = turns!(" flags=allow-oom", ["clock", "words", "lock"], "lock_release"),
+    15: SWEEP = turns!(" flags=allow-oom", ["clock", "words", "turn", "sessions", "queue"], "sweep"),
 }
 
 /// Called once, when a store is opened.

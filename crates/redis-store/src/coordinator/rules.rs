@@ -77,13 +77,13 @@ mod altered {
                     "local known",
                 )],
                 Self::OwnerInLeave => &[
-                    ("if first == own then", "if first then"),
+                    ("if first == own and", "if first and"),
                     ("local held = member == own", "local held = member ~= nil"),
                 ],
                 Self::UnusedTickets => &[("ARGV[5] ~= 'unused'", "true")],
                 Self::GrowingFences => &[("last = math.max(last + 1, wall)", "last = last + 1")],
                 Self::Grace => &[("if ARGV[4] ~= '' and ARGV[4] ~= epoch then", "if false then")],
-                Self::ClockClamp => &[("tonumber(ARGV[1]) or math.huge", "math.huge")],
+                Self::ClockClamp => &[("if ARGV[1] ~= '' and gone >", "if false and gone >")],
                 Self::IdleQueues => {
                     &[("previous, 'PX', ARGV[4])", "previous)"), ("previous, 'PX', idle)", "previous)")]
                 }

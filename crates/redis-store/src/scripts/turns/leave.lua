@@ -7,6 +7,7 @@
 -- A ticket that a dead session abandoned while it waited is left to those behind it, who so learn that something is left.
 
 local held = member == own
+local is_alone = held and behind == 0
 if not held and not is_behind(own) then
   save()
   return epoch .. '|unknown'
@@ -16,14 +17,16 @@ if not held and ARGV[5] == 'abandoned' and lease <= now then
   return epoch .. '|left'
 end
 if held then
-  pass(ARGV[5] ~= 'unused' and mark(ARGV[5]))
+  local given_back = ARGV[5] == 'done' and (lease < 0 or lease > now)
+  pass(ARGV[5] ~= 'unused' and (given_back and '!' or '?') .. ARGV[2])
 else
   redis.call('ZREM', KEYS[3], own)
   behind = behind - 1
 end
 local moved = bury()
 keep(ARGV[4])
-save()
+-- Nothing is granted then, and nobody dies of it.
+if not is_alone then save() end
 if member and (held or moved) then
   if session_of(member) == ARGV[2] and now >= grace and lease > now then
     return epoch .. '|left|' .. string.match(member, ':(%d+)$') .. '|' .. number .. '|' .. (previous or '')

@@ -8,8 +8,3 @@
 
 local own = ARGV[2] .. ':' .. ARGV[3]
 local turn = redis.call('GET', KEYS[2])
-
--- The mark of the caller that gives its turn back in this way. One that was closed has nothing left either.
-local function mark(how)
-  return (how == 'done' and (lease < 0 or lease > now) and '!' or '?') .. ARGV[2]
-end
