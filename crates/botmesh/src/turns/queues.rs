@@ -82,7 +82,7 @@ impl Queue {
     fn serve(&mut self, running: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
         let permit = self.permit.take().or_else(|| Arc::clone(running).try_acquire_owned().ok());
         self.served = true;
-        self.takes = if permit.is_some() { Takes::Now } else { Takes::No };
+        self.take(if permit.is_some() { Takes::Now } else { Takes::No });
         permit
     }
 
@@ -124,12 +124,18 @@ impl Queues {
         &self,
         key: &ConversationKey,
         id: u64,
-        place: Place,
+        mut place: Place,
         running: &Arc<Semaphore>,
     ) -> Option<Option<OwnedSemaphorePermit>> {
         let mut inner = self.lock();
         let queue = inner.conversations.get_mut(key)?;
-        if let Some(slot) = queue.slots.iter_mut().find(|(slot, _)| *slot == id) {
+        if let Place::Filled(work) = &mut place
+            && queue.takes == Takes::No
+        {
+            work.place();
+        }
+        // What was reserved last is mostly among the last, and long queues are full of what waits.
+        if let Some(slot) = queue.slots.iter_mut().rfind(|(slot, _)| *slot == id) {
             slot.1 = place;
         }
         while let Some((_, Place::Cancelled)) = queue.slots.front() {
@@ -137,7 +143,6 @@ impl Queues {
         }
         let starts = !queue.served && matches!(queue.slots.front(), Some((_, Place::Filled(_))));
         let permit = starts.then(|| queue.serve(running));
-        queue.take(queue.takes);
         if !queue.served && queue.slots.is_empty() {
             inner.conversations.remove(key);
         }
