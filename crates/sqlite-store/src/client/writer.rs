@@ -91,13 +91,23 @@ where
 pub(crate) struct Tx<'c> {
     conn: &'c Connection,
     scopes: &'c mut Scopes,
+    /// Those that were used: most writes of a group use the same.
+    statements: Vec<(&'static str, CachedStatement<'c>)>,
     last: i64,
     wrote: bool,
 }
 
 impl<'c> Tx<'c> {
-    pub(crate) fn statement(&self, sql: &str) -> Result<CachedStatement<'c>, Fault> {
-        Ok(self.conn.prepare_cached(sql)?)
+    pub(crate) fn statement(&mut self, sql: &'static str) -> Result<&mut CachedStatement<'c>, Fault> {
+        let found = self.statements.iter().position(|(used, _)| *used == sql);
+        let at = match found {
+            Some(at) => at,
+            None => {
+                self.statements.push((sql, self.conn.prepare_cached(sql)?));
+                self.statements.len() - 1
+            }
+        };
+        Ok(&mut self.statements[at].1)
     }
 
     /// The number of a scope, which is made if it is new.
@@ -262,7 +272,8 @@ impl Writer {
     /// Runs the jobs. `false` if nothing was changed.
     fn fill(&mut self, jobs: &mut [Box<dyn Write>]) -> Result<bool, Fault> {
         let last = schema::read_counter(&self.conn)?;
-        let mut tx = Tx { conn: &self.conn, scopes: &mut self.scopes, last, wrote: false };
+        let (conn, scopes) = (&self.conn, &mut self.scopes);
+        let mut tx = Tx { conn, scopes, statements: Vec::new(), last, wrote: false };
         for job in jobs {
             job.run(&mut tx)?;
         }
