@@ -302,7 +302,7 @@ impl Nodes {
         self.map().nodes.values().cloned().collect()
     }
 
-    /// A connection to each master.
+    /// The connection to each master that is known to have slots; where there is none yet it begins.
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         let mut map = self.map();
         let masters: HashSet<_> = map.slots.masters().cloned().collect();

@@ -50,8 +50,9 @@ impl Slots {
         self.moved.insert(slot, server.clone());
     }
 
+    /// Those of the ranges, and those that slots turned out to be at since then.
     pub(super) fn masters(&self) -> impl Iterator<Item = &Server> {
-        self.ranges.iter().map(|(.., server)| server)
+        self.ranges.iter().map(|(.., server)| server).chain(self.moved.values())
     }
 
     /// The server that a redirection of the node at `host` names.

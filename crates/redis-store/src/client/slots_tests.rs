@@ -71,6 +71,7 @@ fn a_redirection_leads_to_the_node_that_the_slots_know() {
     slots.move_to(5, &next);
     assert_eq!(owner(&slots, 5).as_deref(), Some("10.0.0.7:7"));
     assert_eq!(owner(&slots, 6).as_deref(), Some("b.example:2"));
+    assert_eq!(slots.masters().map(ToString::to_string).collect::<Vec<_>>(), ["b.example:2", "10.0.0.7:7"]);
 }
 
 #[test]

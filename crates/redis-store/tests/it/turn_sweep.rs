@@ -7,6 +7,7 @@ use botmesh_redis_store::{RedisCoordinator, RedisCoordinatorConfig};
 use botmesh_test_servers::{Cluster, Options, Redis};
 use futures_util::future::join_all;
 
+use crate::cluster_turns::slot_of;
 use crate::tools::{server, soon};
 use crate::turns::{enter, replica_at, short, take, tickets, until};
 
@@ -86,4 +87,34 @@ async fn it_goes_from_every_node_of_a_cluster() {
         assert_eq!(turn.confirm().await, Ok(()));
     }
     b.close().await;
+}
+
+/// A Cluster whose last master has no slot yet.
+fn with_a_new_master() -> Cluster {
+    let options = Options::new().with_setting("cluster-allow-replica-migration", "no");
+    let cluster = Cluster::start(&options, 4, 0).unwrap();
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "DELSLOTSRANGE", "12288", "16383"]).unwrap();
+    }
+    cluster.nodes()[0].command(&["CLUSTER", "ADDSLOTSRANGE", "12288", "16383"]).unwrap();
+    cluster.wait_until_serving().unwrap();
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_goes_from_a_master_that_joined_while_the_replicas_ran() {
+    let cluster = with_a_new_master();
+    let new = &cluster.nodes()[3];
+    let (a, b) =
+        (replica_at(&cluster.url(), forgetful()).await, replica_at(&cluster.url(), forgetful()).await);
+    let _left = enter_all(&a, "left", 20).await;
+    let held = turns(&mut enter_all(&b, "held", 100).await).await;
+    let slot = slot_of(&cluster, "left0");
+    tokio::task::block_in_place(|| cluster.move_slot(slot, new).unwrap());
+    assert!(chats(new, "left") > 0 && chats(new, "held") > 0);
+    a.crash();
+    until("the chats of the dead are gone", || chats(new, "left") == 0).await;
+    for turn in &held {
+        assert_eq!(turn.confirm().await, Ok(()));
+    }
 }
