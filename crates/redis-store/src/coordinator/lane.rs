@@ -36,6 +36,8 @@ pub(super) struct Lane {
     largest: AtomicU64,
     /// When a session ended whose tickets are to be removed, 0 for none.
     unswept: AtomicU64,
+    /// For which end all nodes have been looked through.
+    looked_for: AtomicU64,
     order: Order,
 }
 
@@ -51,6 +53,7 @@ impl Lane {
             refused: Failure::default(),
             largest: AtomicU64::new(floor.0),
             unswept: AtomicU64::new(0),
+            looked_for: AtomicU64::new(0),
             order: Order::default(),
         }
     }
@@ -71,6 +74,15 @@ impl Lane {
     /// It has been done for this end.
     pub(super) fn set_swept(&self, ended: u64) {
         let _ = self.unswept.compare_exchange(ended, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// All nodes have been looked through for this end.
+    pub(super) fn looked_for(&self, ended: u64) {
+        self.looked_for.store(ended, Ordering::Release);
+    }
+
+    pub(super) fn was_looked_for(&self, ended: u64) -> bool {
+        self.looked_for.load(Ordering::Acquire) == ended
     }
 
     pub(super) fn take_unswept(&self) -> Option<u64> {

@@ -16,7 +16,7 @@ fn recommended() -> String {
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn with_rules(rules: &str) -> Redis {
+pub(crate) fn with_rules(rules: &str) -> Redis {
     Redis::start(&Options::new().with_user("bot", "secret", rules)).unwrap()
 }
 
@@ -72,7 +72,7 @@ async fn permissions_that_are_taken_away_are_denied() {
 }
 
 /// The rules that the README recommends for turns.
-fn recommended_for_turns() -> String {
+pub(crate) fn recommended_for_turns() -> String {
     let readme = include_str!("../../README.md");
     let rules = readme.split_once("ACL SETUSER bot &").unwrap().1.split_once("```").unwrap().0;
     format!("{} &{}", recommended(), rules.split_whitespace().collect::<Vec<_>>().join(" "))

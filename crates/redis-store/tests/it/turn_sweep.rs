@@ -8,8 +8,9 @@ use botmesh_test_servers::{Cluster, Options, Redis};
 use futures_util::future::join_all;
 
 use crate::cluster_turns::slot_of;
+use crate::permissions::{recommended_for_turns, with_rules};
 use crate::tools::{server, soon};
-use crate::turns::{enter, replica_at, short, take, tickets, until};
+use crate::turns::{calls, enter, replica_at, short, take, tickets, until};
 
 /// It is soon forgotten who had a chat.
 fn forgetful() -> RedisCoordinatorConfig {
@@ -117,4 +118,64 @@ async fn it_goes_from_a_master_that_joined_while_the_replicas_ran() {
     for turn in &held {
         assert_eq!(turn.confirm().await, Ok(()));
     }
+}
+
+/// The chats of this name that the nodes know, as keys.
+fn chats_at(nodes: &[Redis], name: &str) -> Vec<String> {
+    let pattern = format!("{{botmesh:turns:*}}:queue:{name}*");
+    let found = nodes.iter().map(|node| node.command(&["KEYS", &pattern]).unwrap());
+    found.flat_map(|keys| keys.items().iter().map(|key| key.text().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_that_move_keep_it_from_going_in_no_other_one_and_are_not_forgotten() {
+    let cluster = Cluster::start(&Options::new(), 2, 0).unwrap();
+    let (a, b) =
+        (replica_at(&cluster.url(), forgetful()).await, replica_at(&cluster.url(), forgetful()).await);
+    let _left = enter_all(&a, "left", 1000).await;
+    let held = turns(&mut enter_all(&b, "held", 100).await).await;
+    let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
+    let mut slots: Vec<_> =
+        chats_at(&cluster.nodes()[..1], "left").iter().map(|key| cluster.slot_of(key).unwrap()).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(cluster.owner_of(slots[1]).unwrap().address(), from.address());
+    // The keys of one are where they were, those of the other one where they will be.
+    let begun = cluster.begin_slot_move(slots[0], to).unwrap();
+    let moved = cluster.begin_slot_move(slots[1], to).unwrap();
+    moved.move_keys().unwrap();
+    a.crash();
+    let is_moving = |key: &String| slots[..2].contains(&cluster.slot_of(key).unwrap());
+    until("what is in other buckets is gone", || chats_at(cluster.nodes(), "left").iter().all(is_moving))
+        .await;
+    assert!(!chats_at(cluster.nodes(), "left").is_empty());
+    tokio::task::block_in_place(|| {
+        begun.finish().unwrap();
+        moved.finish().unwrap();
+    });
+    until("the chats of the dead are gone", || chats_at(cluster.nodes(), "left").is_empty()).await;
+    for turn in &held {
+        assert_eq!(turn.confirm().await, Ok(()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_may_not_look_for_it_does_not_try_again_and_again() {
+    let redis = with_rules(&recommended_for_turns());
+    let (a, b) = (replica_at(redis.url(), forgetful()).await, replica_at(redis.url(), forgetful()).await);
+    let _left = enter_all(&a, "left", 20).await;
+    a.crash();
+    let refused = || {
+        let stats = redis.command(&["INFO", "commandstats"]).unwrap().text().unwrap();
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_scan:"));
+        let count = line
+            .and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next()?.parse::<u64>().ok());
+        count.unwrap_or(0)
+    };
+    until("it may not look for it", || refused() > 0).await;
+    // Three heartbeats in a lease, each of which tells that something is left.
+    let before = calls(&redis, "evalsha");
+    until("four leases pass", || calls(&redis, "evalsha") >= before + 12).await;
+    assert_eq!(refused(), 1);
+    take(&b, "ana").await.release();
 }
