@@ -20,12 +20,12 @@ use super::node::{Call, Node};
 use super::reply::Reply;
 use super::slots::{Redirection, Slots};
 use super::{Settings, in_time};
-use crate::error::{Access, failed};
+use crate::error::{Access, answered, failed};
 
 /// How often a call follows a slot to another node.
 const REDIRECTIONS: u32 = 5;
 
-/// How long a call waits for a connection before it looks again where its slot is.
+/// How long a call waits for a connection before it looks again where its slot is, and one that failed for who has it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Nodes that may join before somebody hears of it.
@@ -112,7 +112,12 @@ impl Nodes {
         let reply = Reply::new(node.call(&call).await.map_err(|error| node.failed(&call, error))?);
         let reply = reply.ok(operation, &node.place, access)?;
         let slots = Slots::read(reply, &host_of(node), self.settings.server.tls.as_ref());
-        slots.map_err(|what| what.error(operation, &node.place, access))
+        let slots = slots.map_err(|what| what.error(operation, &node.place, access))?;
+        if slots.masters().next().is_none() {
+            // It forgot its Cluster, as one that starts without its files. The others may know better.
+            return Err(answered(operation, &node.place, access, "CLUSTERDOWN it knows of no slots"));
+        }
+        Ok(slots)
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -206,8 +211,8 @@ impl Nodes {
             let reply = match sent {
                 Ok(frame) => Reply::new(frame),
                 Err(error) => {
-                    // For the next call.
-                    self.look(call.slot, Some(&node)).await;
+                    // For the next call; this one has taken its time.
+                    in_time(LOOK_AGAIN, self.look(call.slot, Some(&node))).await;
                     return Err(node.failed(call, error));
                 }
             };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use botmesh_core::coordinator::{Coordinator, Turn};
-use botmesh_core::error::{LeaseLostReason, StoreErrorKind as Kind};
+use botmesh_core::error::{Effect, LeaseLostReason, StoreErrorKind as Kind};
 use botmesh_core::kv::Expect;
 use botmesh_core::store::Store as _;
 use botmesh_redis_store::fred;
@@ -230,4 +230,55 @@ async fn the_other_nodes_go_on_while_a_replica_takes_the_place_of_a_killed_maste
     assert!(rounds > 10, "{rounds} rounds");
     create(&there, "after").await;
     soon("the end of a replica", a.close()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_forgot_the_cluster_makes_nobody_forget_the_others() {
+    let cluster = cluster(0);
+    let store = RedisStore::open(&cluster.url()).await.unwrap();
+    let [one, forgetful, other] = cluster.nodes() else { unreachable!() };
+    let (kept, _) = journals(&cluster, &store, one);
+    let (gone, _) = journals(&cluster, &store, other);
+    create(&kept, "before").await;
+    create(&gone, "before").await;
+    create(&journals(&cluster, &store, forgetful).0, "before").await;
+    let scope = |number: &u32| cluster.slot_of(&format!("{{botmesh:{number}}}:journal")).unwrap();
+    let is_there = |slot: &u16| cluster.owner_of(*slot).unwrap().address() == other.address();
+    let slot = (0..).map(|number| scope(&number)).find(is_there).unwrap();
+    for node in [one, other] {
+        node.command(&["CLUSTER", "DELSLOTS", &slot.to_string()]).unwrap();
+    }
+    forgetful.command(&["FLUSHALL"]).unwrap();
+    forgetful.command(&["CLUSTER", "RESET", "HARD"]).unwrap();
+    let connections = || one.info("total_connections_received").unwrap().unwrap().parse::<u64>().unwrap();
+    let before = connections();
+    // Each call asks all nodes who has the slot.
+    for _ in 0..5 {
+        let error = gone.commit(vec![put("after", Expect::Absent, "v")]).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    }
+    create(&kept, "after").await;
+    assert_eq!(connections() - before, 1, "the connection that asks");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_node_is_killed_waits_for_no_other_node_that_stands_still() {
+    let cluster = cluster(0);
+    let config = RedisConfig::default().with_command_timeout(Duration::from_secs(300));
+    let store = RedisStore::open_with(&cluster.url(), config).await.unwrap();
+    let [_, killed, still] = cluster.nodes() else { unreachable!() };
+    let (there, _) = journals(&cluster, &store, killed);
+    create(&there, "before").await;
+    create(&journals(&cluster, &store, still).0, "before").await;
+    killed.command(&["CLIENT", "PAUSE", "300000", "WRITE"]).unwrap();
+    still.freeze().unwrap();
+    let call = there.commit(vec![put("k", Expect::Absent, "v")]);
+    let kill = async {
+        let clients = || killed.command(&["CLIENT", "LIST"]).unwrap().text().unwrap();
+        until("the call waits at the node", || clients().contains(" flags=b ")).await;
+        killed.kill().unwrap();
+    };
+    let (failed, ()) = soon("the failure of the call", async { tokio::join!(call, kill) }).await;
+    let error = failed.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (Kind::Unavailable, Effect::Unknown), "{error}");
 }
