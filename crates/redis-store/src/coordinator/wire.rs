@@ -226,6 +226,10 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn read(text: &[u8]) -> Result<&str, Unexpected> {
     std::str::from_utf8(text).map_err(|_| Unexpected::new("bytes that are no text"))
 }
@@ -327,7 +331,7 @@ impl Wire {
         entry: Entry<'_>,
         config: &RedisCoordinatorConfig,
     ) -> Result<Answer<Standing>, StoreError> {
-        let idle = u64::try_from(config.idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let idle = millis(config.idle_ttl);
         let mode = match entry.mode {
             Mode::Wait => "wait",
             Mode::Try => "try",
@@ -352,7 +356,7 @@ impl Wire {
         leaving: Leaving,
         idle_ttl: Duration,
     ) -> Result<Answer<(bool, Option<Next>)>, StoreError> {
-        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let idle = millis(idle_ttl);
         let args = [Text(session.as_str()), Number(seq), Number(idle), Text(word(leaving))];
         self.call(bucket, &scripts::LEAVE, &bucket.turn(key), &args, Texts::left).await
     }
@@ -375,7 +379,7 @@ impl Wire {
         key: &str,
         idle_ttl: Duration,
     ) -> Result<Answer<bool>, StoreError> {
-        let idle = u64::try_from(idle_ttl.as_millis()).unwrap_or(u64::MAX);
+        let idle = millis(idle_ttl);
         let args = [Text(""), Number(idle)];
         self.call(bucket, &scripts::SWEEP, &bucket.turn(key), &args, Texts::swept).await
     }
