@@ -62,25 +62,24 @@ impl Egress {
         Ok(outcome?.applied().map(|version| Stored { record, version }))
     }
 
-    /// Calls the channel once and records what it said.
+    /// Where the messages of a chat go now; `None` if the store does not say, and then none may go out. To be asked before an
+    /// attempt begins: one that has begun counts, and is in doubt if the process ends.
+    pub(super) async fn address_of(&self, chat: &ChatId) -> Option<ChatId> {
+        // The look tells of its failure itself.
+        self.world.recipient(chat).await.ok().map(|recipient| recipient.address)
+    }
+
+    /// Calls the channel once, for a message to this `address`, and records what it said.
     pub(super) async fn attempt(
         &self,
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         started: Stored<OutboxRecord>,
+        address: &ChatId,
     ) -> Result<Attempted, StoreError> {
         let mut call = Call { world: &self.world, started, answer: None, open: true };
         let record = &call.started.record;
-        let address = match self.world.recipient(&record.chat).await {
-            Ok(recipient) => recipient.address,
-            Err(error) => {
-                let answer = call.answer.insert(Err(nobody_knows_where(error)));
-                let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
-                call.close();
-                return attempted;
-            }
-        };
-        let mut request = SendRequest::new(&address, &record.content);
+        let mut request = SendRequest::new(address, &record.content);
         if self.world.provider.capabilities().resolve != Resolve::Never {
             request = request.with_token(&record.key);
         }
@@ -144,12 +143,6 @@ pub(super) async fn conclude(
 
 pub(super) fn ended_in_flight() -> ChannelError {
     ChannelError::new(ErrorClass::Transient, Phase::Unknown, "the process ended while the channel was called")
-}
-
-/// A message must not go to somebody else.
-fn nobody_knows_where(error: StoreError) -> ChannelError {
-    let detail = "the store does not say which id the chat has now";
-    ChannelError::new(ErrorClass::Transient, Phase::NotWritten, detail).with_source(error)
 }
 
 fn no_echo() -> ChannelError {

@@ -308,11 +308,12 @@ impl Egress {
         if self.cut_if_too_long(open, &send).await? {
             return Ok(Taken::Cut);
         }
+        let Some(address) = self.address_of(&send.record.chat).await else { return Ok(soon) };
         if let Some(wait) = self.await_pace(&send.record.chat).await {
             return Ok(Taken::Held(self.world.now() + wait));
         }
         let Some(started) = self.start_attempt(open, &send).await? else { return Ok(soon) };
-        Ok(match self.attempt(open, None, started).await? {
+        Ok(match self.attempt(open, None, started, &address).await? {
             Attempted::Waiting(waiting) => waiting.record.due.map_or(soon, Taken::Held),
             Attempted::Sent(record) => {
                 sent.push(record);

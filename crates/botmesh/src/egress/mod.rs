@@ -308,7 +308,9 @@ impl Egress {
                 scope.note_new_send();
             }
             match begun {
-                Begun::InFlight(stored) => return self.attempt_first(open, scope, stored, lane).await,
+                Begun::InFlight(stored, address) => {
+                    return self.attempt_first(open, scope, stored, &address, lane).await;
+                }
                 Begun::Waiting(key) => return Box::pin(self.finish(open, scope, key, lane)).await,
                 Begun::Bypassed(delivered) => {
                     drop(lane);
@@ -332,10 +334,11 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         started: Stored<OutboxRecord>,
+        address: &ChatId,
         lane: Lane<'_>,
     ) -> Result<Sent, SendError> {
         let key = started.record.key.clone();
-        match self.attempt(open, scope, started).await? {
+        match self.attempt(open, scope, started, address).await? {
             Attempted::Sent(record) => {
                 drop(lane);
                 let sent = Sent { key, message: record.message, deduped: false };
@@ -393,9 +396,11 @@ impl Egress {
         }
     }
 
-    fn goes_out_at_once(&self, chat: &ChatId) -> bool {
+    /// Where a message to the chat goes, if it does so at once.
+    async fn goes_out_at_once(&self, chat: &ChatId) -> Option<ChatId> {
         let first = self.world.lead.may_call() && !self.world.backlog.may_hold(chat);
-        first && self.world.take_slot(chat) == Slot::Free
+        let address = if first { self.address_of(chat).await } else { None };
+        address.filter(|_| self.world.take_slot(chat) == Slot::Free)
     }
 
     /// Journals a send in one or more parts, unless its key is known.
@@ -408,8 +413,12 @@ impl Egress {
         lane: Lane<'a>,
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let now = self.world.now();
+        let address = match contents.len() {
+            1 => self.goes_out_at_once(&send.chat).await,
+            _ => None,
+        };
         let record = match contents.pop() {
-            Some(content) if contents.is_empty() && self.goes_out_at_once(&send.chat) => {
+            Some(content) if address.is_some() => {
                 let order = open.journal.next_order(now);
                 let Send { key, chat, fingerprint, source, .. } = send;
                 let (key, chat, source) = (key.clone(), chat.clone(), source.clone());
@@ -429,7 +438,7 @@ impl Egress {
                 parts.first
             }
         };
-        self.journal_record(open, scope, record, lane).await
+        self.journal_record(open, scope, record, address, lane).await
     }
 
     async fn journal_record<'a>(
@@ -437,6 +446,7 @@ impl Egress {
         open: &OpenJournal,
         scope: Option<&TurnScope>,
         record: OutboxRecord,
+        address: Option<ChatId>,
         lane: Lane<'a>,
     ) -> Result<(Begun, Lane<'a>), SendError> {
         let Unrecorded { mut changes, answered } = scope.map(TurnScope::take_pending).unwrap_or_default();
@@ -469,9 +479,9 @@ impl Egress {
         self.world.count_stale(&outcomes);
         if let Some(Cas::Applied(version)) = own {
             self.world.metrics.outbox_journaled.increment();
-            return Ok(match record.state {
-                OutboxState::InFlight => (Begun::InFlight(Stored { record, version }), lane),
-                _ => (Begun::Waiting(record.key), lane),
+            return Ok(match address {
+                Some(address) => (Begun::InFlight(Stored { record, version }, address), lane),
+                None => (Begun::Waiting(record.key), lane),
             });
         }
         match open.journal.outbox().get(&record.key).await? {
@@ -501,8 +511,8 @@ impl Egress {
 }
 
 enum Begun {
-    /// The channel is to be called at once.
-    InFlight(Stored<OutboxRecord>),
+    /// The channel is to be called at once, for this address.
+    InFlight(Stored<OutboxRecord>, ChatId),
     /// In parts, or behind earlier sends of its chat.
     Waiting(SendKey),
     Known(Stored<OutboxRecord>),

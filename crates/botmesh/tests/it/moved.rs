@@ -1,5 +1,6 @@
 //! Chats and users that get another id: they go on where they were.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use botmesh::core::inbound::{Inbound, InboundBody, Participant};
@@ -7,7 +8,7 @@ use botmesh::core::provider::{AdmitError, Resolve};
 use botmesh::core::time::Timestamp;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, BotEvent};
-use botmesh_testing::MockProvider;
+use botmesh_testing::{CrashableStore, MockProvider};
 
 use crate::fleet::{Fleet, Replica, forward, signup};
 use crate::support::{Life, Stage};
@@ -260,6 +261,65 @@ async fn nothing_is_taken_over_while_nobody_knows_whose_it_is() {
     life.store.set_down(false);
     life.bot.send_keyed("k", OLD, "now?").await.expect("sent");
     assert_eq!(stage.channel.texts_to(NEW)[1..], ["now?"]);
+    life.stop().await;
+}
+
+/// Longer than all the attempts of a send take.
+async fn outage(stage: &Stage) {
+    for _ in 0..120 {
+        stage.clock.advance(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_waits_outlives_a_store_that_is_away_for_longer_than_all_its_attempts() {
+    let stage = stage();
+    stage.fail_text("later", 3);
+    let life = stage.start(desk);
+    life.started().await;
+    life.bot.enqueue("k", OLD, "later").await.expect("journaled");
+    life.until("three attempts", || stage.channel.sent().len() == 3).await;
+    life.settled().await;
+    life.kill().await;
+    // This process knows of no id yet, and the next attempt is due in some seconds.
+    let life = stage.start(desk);
+    life.started().await;
+    life.store.set_down(true);
+    outage(&stage).await;
+    assert_eq!(
+        (life.bot.metrics().outbox_retried, life.bot.metrics().outbox_dead),
+        (0, 0),
+        "no call, no attempt"
+    );
+    life.kill().await;
+    let life = stage.start(desk);
+    life.until("the message", || stage.channel.texts_to(OLD) == ["later"]).await;
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_send_whose_chat_cannot_be_looked_up_any_more_waits_for_the_store() {
+    let stage = stage();
+    let life = stage.start(desk);
+    moves(&life, &stage.channel, OLD, NEW, 0).await;
+    life.kill().await;
+    let store: Arc<OnceLock<CrashableStore>> = Arc::default();
+    let hooked = Arc::clone(&store);
+    let life = stage.start(|bot| {
+        desk(bot).before_send(move |_, content| {
+            hooked.get().expect("a store").set_down(true);
+            async move { Ok(content) }
+        })
+    });
+    assert!(store.set(life.store.clone()).is_ok());
+    life.started().await;
+    tokio::select! {
+        sent = life.bot.send(NEW, "hi") => drop(sent.expect_err("to whom?")),
+        () = outage(&stage) => {}
+    }
+    life.store.set_down(false);
+    life.until("the message", || stage.channel.texts_to(NEW) == ["hi"]).await;
+    assert_eq!(life.bot.metrics().outbox_retried, 0, "it was called once");
     life.stop().await;
 }
 
