@@ -60,7 +60,7 @@ impl Broadcast {
 pub struct Broadcasting {
     /// The chats of the list.
     pub chats: usize,
-    /// Those that were journaled before, by an earlier call.
+    /// Those that were journaled before: by an earlier call, or under another id of the same chat.
     pub known: usize,
     /// Those that a hook before the send left out.
     pub stopped: usize,

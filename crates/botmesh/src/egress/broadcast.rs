@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
+
 use super::Egress;
 use crate::bot::BroadcastProgress;
 use crate::core::content::Content;
@@ -12,6 +14,7 @@ use crate::core::id::{ChatId, SendKey};
 use crate::core::journal::{Change, OutboxState, Send};
 use crate::core::time::Timestamp;
 use crate::events::BotEvent;
+use crate::identities::Recipient;
 use crate::world::OpenJournal;
 
 const PREFIX: &str = "broadcast/";
@@ -57,9 +60,13 @@ fn broadcast_of(key: &SendKey) -> Option<&str> {
     key.as_str().strip_prefix(PREFIX)?.split_once('/').map(|(id, _)| id)
 }
 
+fn key_of(broadcast: &str, chat: &ChatId) -> SendKey {
+    SendKey::from(format!("{PREFIX}{broadcast}/{chat}"))
+}
+
 impl Egress {
-    /// Journals a send to each of these chats that has none of this broadcast yet. How many it journaled, and how many a hook
-    /// stopped.
+    /// Journals a send to each of these chats that has none of this broadcast yet, under its first id. How many it journaled,
+    /// and how many a hook stopped.
     pub(crate) async fn enqueue_all(
         &self,
         chats: &[ChatId],
@@ -68,12 +75,11 @@ impl Egress {
     ) -> Result<(usize, usize), SendError> {
         let open = self.open()?;
         let Later { broadcast, first, interval } = later;
-        let keys: Vec<SendKey> =
-            chats.iter().map(|chat| SendKey::from(format!("{PREFIX}{broadcast}/{chat}"))).collect();
-        let known = open.journal.outbox().get_all(&keys).await?;
+        let new = self.without_send(open, broadcast, chats).await?;
         let behind = SendKey::from(format!("{PREFIX}{broadcast}"));
         let (mut firsts, mut others, mut due, mut stopped) = (Vec::new(), Vec::new(), first, 0);
-        for ((chat, key), _) in chats.iter().zip(keys).zip(known).filter(|(_, known)| known.is_none()) {
+        for chat in &new {
+            let key = key_of(broadcast, chat);
             let content = match self.run_before_hooks(chat, content.clone()).await {
                 Ok(content) => content,
                 Err(reason) => {
@@ -95,8 +101,35 @@ impl Egress {
         self.journal_others(open, others, false).await?;
         let outcomes = open.journal.commit(firsts).await?;
         self.count_journaled(&outcomes);
-        chats.iter().for_each(|chat| self.world.backlog.note(chat));
+        new.iter().for_each(|chat| self.world.backlog.note(chat));
         Ok((outcomes.iter().filter(|outcome| matches!(outcome, Cas::Applied(_))).count(), stopped))
+    }
+
+    /// The first ids of those chats, each once, that have no send of the broadcast: under none of the ids that are known of
+    /// them, as one that was journaled before a move has the id of then.
+    async fn without_send(
+        &self,
+        open: &OpenJournal,
+        broadcast: &str,
+        chats: &[ChatId],
+    ) -> Result<Vec<ChatId>, StoreError> {
+        let recipients = try_join_all(chats.iter().map(|chat| self.world.recipient(chat))).await?;
+        let mut of_chats: BTreeMap<ChatId, BTreeSet<ChatId>> = BTreeMap::new();
+        let mut firsts = Vec::with_capacity(chats.len());
+        for (chat, Recipient { key, address }) in chats.iter().zip(recipients) {
+            let ids = of_chats.entry(key.clone()).or_default();
+            if ids.is_empty() {
+                firsts.push(key.clone());
+            }
+            ids.extend([chat.clone(), key, address]);
+        }
+        let ids = || of_chats.iter().flat_map(|(first, ids)| ids.iter().map(move |id| (first, id)));
+        let keys: Vec<SendKey> = ids().map(|(_, id)| key_of(broadcast, id)).collect();
+        let known = open.journal.outbox().get_all(&keys).await?;
+        let have: BTreeSet<&ChatId> =
+            ids().zip(known).filter(|(_, known)| known.is_some()).map(|((first, _), _)| first).collect();
+        firsts.retain(|first| !have.contains(first));
+        Ok(firsts)
     }
 
     /// How far a broadcast is.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use botmesh::core::error::{ChannelError, ErrorClass, Phase};
 use botmesh::core::inbound::Inbound;
 use botmesh::core::provider::{Capabilities, Rate, Resolve};
+use botmesh::core::time::Timestamp;
 use botmesh::prelude::*;
 use botmesh::{Broadcast, BroadcastProgress};
 use botmesh_testing::{MockProvider, SendFault};
@@ -176,6 +177,33 @@ async fn long_content_goes_out_whole_and_in_order() {
         assert_eq!(stage.channel.texts_to(&format!("chat{chat}")), ["part one.", "part two.", "part 3."]);
     }
     assert_eq!(progress(&life).await.sent, 20);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_chat_that_moved_gets_a_broadcast_once_under_whichever_ids_and_before_its_answer() {
+    let mut stage = stage(None);
+    stage.channel = stage.channel.with_moves();
+    let life = stage.start(echo);
+    life.started().await;
+    let to = async |name: &str, chats: &[&str]| {
+        let list = Broadcast::new(name, chats.iter().copied()).with_rate(Rate::new(1, 60 * SECOND));
+        let begun = life.bot.broadcast(list, name).await.expect("a broadcast");
+        (begun.chats, begun.known)
+    };
+    assert_eq!(to("early", &["new"]).await, (1, 0));
+    life.until("the first", || stage.channel.texts_to("new") == ["early"]).await;
+    stage.channel.moves("old", "new", Timestamp::from_millis(1)).await.expect("recorded");
+    for again in [["old"], ["new"]] {
+        assert_eq!(to("early", &again).await, (1, 1), "{again:?} had it");
+    }
+    assert_eq!(to("news", &["ben", "new", "old"]).await, (3, 1));
+    assert!(life.deliver(Inbound::text("m1", "new", "hi")).await);
+    life.until("the answer", || stage.channel.texts_to("new") == ["early", "news", "hi"]).await;
+    assert_eq!(to("more", &["ben", "new"]).await, (2, 0));
+    assert!(life.deliver(Inbound::text("m2", "new", "ho")).await);
+    finish(&stage, &life, 99, 180).await;
+    assert_eq!(stage.channel.texts_to("new"), ["early", "news", "hi", "more", "ho"]);
     life.stop().await;
 }
 
