@@ -57,6 +57,15 @@ pub(crate) struct Identities {
     linking: Mutex<()>,
 }
 
+/// Forgets what was looked up before links were written.
+struct Forgets<'a>(&'a World);
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        self.0.known_ids().forget_all();
+    }
+}
+
 impl World {
     /// Whom a message to `chat` goes to. What was the first id of a chat stays its name, also if the channel gave it to somebody
     /// else since.
@@ -98,14 +107,18 @@ impl World {
             return Ok(());
         }
         let _one = self.identities.linking.lock().await;
+        // Also if it is known already, or fails, or nobody waits for it any more: it may have been written by a call that
+        // never heard so.
+        let forgets = Forgets(self);
         let at = at.unwrap_or_else(|| self.now());
         let (key, now_of) = tokio::try_join!(self.first_id(from), self.first_id(to))?;
         let mut is_new = false;
         if now_of != key && *to != key {
             is_new = self.link(to, BEFORE, Link { id: key.clone(), at }).await?;
         }
-        if self.link(&key, NOW, Link { id: to.clone(), at }).await? || is_new {
-            self.known_ids().forget_all();
+        is_new |= self.link(&key, NOW, Link { id: to.clone(), at }).await?;
+        drop(forgets);
+        if is_new {
             tracing::info!(%key, %from, %to, "a chat has another id");
             self.events.emit(BotEvent::Moved { chat: key, address: to.clone() });
         }

@@ -324,6 +324,23 @@ async fn a_send_whose_chat_cannot_be_looked_up_any_more_waits_for_the_store() {
 }
 
 #[tokio::test]
+async fn a_move_that_is_told_again_is_believed_also_if_it_was_written_before() {
+    let mut stage = stage();
+    let life = stage.start(desk);
+    takes(&life, group("1", OLD, "count")).await;
+    takes(&life, group("1", NEW, "early")).await;
+    // Written by a process of which this one does not know, as is a write whose answer was lost.
+    let told = std::mem::replace(&mut stage.channel, MockProvider::new().with_moves());
+    let other = stage.start_plain(talk);
+    moves(&other, &stage.channel, OLD, NEW, 0).await;
+    other.stop().await;
+    moves(&life, &told, OLD, NEW, 0).await;
+    takes(&life, group("2", NEW, "hi")).await;
+    assert_eq!(told.texts_to(NEW), [format!("{NEW}: early"), format!("{OLD}: hi")]);
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn a_channel_whose_ids_stay_never_asks_the_store() {
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text()).await }));
