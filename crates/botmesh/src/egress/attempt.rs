@@ -14,8 +14,15 @@ use crate::core::time::Timestamp;
 use crate::events::{BotEvent, DeadKind};
 use crate::world::{OpenJournal, World};
 
-/// How old a send may be whose attempts do not count, because the channel was called too often.
+/// How old a send may be whose attempts do not count, because the channel takes none now.
 const LIMITED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long nothing is sent after the channel refused the credentials.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// What is told while it does.
+const REFUSED: &str = "sending: the channel refuses the credentials or has blocked the account; messages wait for a day at most, \
+                       so start the bot again with new credentials, or settle it with the channel";
 
 /// What an attempt came to.
 pub(crate) enum Attempted {
@@ -32,11 +39,37 @@ pub(crate) enum Attempted {
 }
 
 impl World {
-    /// Sends nothing for as long as the channel asks, if it was called too often.
-    pub(super) fn note_limit(&self, chat: &ChatId, error: &ChannelError) {
-        if let (ErrorClass::RateLimited, Some(wait)) = (error.class, error.retry_after) {
-            tracing::warn!(%chat, all_chats = error.all_chats, ?wait, "the channel was called too often");
-            self.pace.pause(Some(chat).filter(|_| !error.all_chats), wait, self.monotonic());
+    /// Calls the channel. If it was called too often, nothing is sent for as long as it asks; if it refuses the credentials,
+    /// what waits in the outbox is left alone for a while, and it is told.
+    pub(super) async fn call_channel(
+        &self,
+        chat: &ChatId,
+        request: SendRequest<'_>,
+    ) -> Result<SendReceipt, ChannelError> {
+        let answer = self.provider.send(request).await;
+        match &answer {
+            Ok(_) => self.events.over(REFUSED),
+            Err(error) => {
+                if error.class == ErrorClass::Auth {
+                    self.events.trouble(REFUSED, error);
+                }
+                self.note_limit(chat, error);
+            }
+        }
+        answer
+    }
+
+    fn note_limit(&self, chat: &ChatId, error: &ChannelError) {
+        match (error.class, error.retry_after) {
+            (ErrorClass::RateLimited, Some(wait)) => {
+                tracing::warn!(%chat, all_chats = error.all_chats, ?wait, "the channel was called too often");
+                self.pace.pause(Some(chat).filter(|_| !error.all_chats), wait, self.monotonic());
+            }
+            // Without an outbox, nothing waits.
+            (ErrorClass::Auth, _) if self.journal.is_some() => {
+                self.pace.pause(None, REFUSED_FOR, self.monotonic());
+            }
+            _ => {}
         }
     }
 }
@@ -96,10 +129,8 @@ impl Egress {
         }
         let span =
             tracing::info_span!("send", key = %record.key, chat = %record.chat, attempt = record.attempts);
-        let answer = call.answer.insert(self.world.provider.send(request).instrument(span).await);
-        if let Err(error) = answer {
-            self.world.note_limit(&call.started.record.chat, error);
-        }
+        let answer =
+            call.answer.insert(self.world.call_channel(&record.chat, request).instrument(span).await);
         let attempted = conclude(&self.world, open, scope, &call.started, answer).await;
         call.close();
         attempted
@@ -208,13 +239,17 @@ async fn record_failure(
     Ok(Attempted::Dead(record))
 }
 
-/// How long the channel asks to wait, if the attempt does not count because of that.
+/// How long to wait because the channel takes nothing now, if the attempt does not count because of that.
 fn asked_to_wait(record: &OutboxRecord, error: &ChannelError, now: Timestamp) -> Option<Duration> {
-    let is_limit = error.class == ErrorClass::RateLimited && error.retryable && error.phase != Phase::Unknown;
-    error.retry_after.filter(|_| is_limit && now.since(record.created) < LIMITED_FOR)
+    let wait = match error.class {
+        ErrorClass::RateLimited if error.retryable => error.retry_after,
+        ErrorClass::Auth => Some(REFUSED_FOR),
+        _ => None,
+    };
+    wait.filter(|_| error.phase != Phase::Unknown && now.since(record.created) < LIMITED_FOR)
 }
 
-/// Records an attempt that the channel took nothing of, because it was called too often.
+/// Records an attempt that the channel took nothing of, whatever it was.
 async fn postpone(
     world: &World,
     open: &OpenJournal,

@@ -263,8 +263,7 @@ impl Egress {
             self.await_slot(chat).await?;
             self.may_call(scope).await?;
             let address = self.world.recipient(chat).await?.address;
-            let sent = self.world.provider.send(SendRequest::new(&address, &content)).await;
-            let receipt = sent.inspect_err(|error| self.world.note_limit(chat, error))?;
+            let receipt = self.world.call_channel(chat, SendRequest::new(&address, &content)).await?;
             let message = Some(receipt.message);
             delivered.push((content, Sent { key: key.clone(), message, deduped: false }));
         }

@@ -135,6 +135,40 @@ async fn a_limit_of_one_chat_holds_no_other_back_and_one_of_all_chats_does() {
 }
 
 #[tokio::test]
+async fn what_is_sent_while_the_channel_refuses_the_credentials_waits_for_new_ones_and_it_is_told_once() {
+    let stage = stage(None, None);
+    let mut life = stage.start(echo);
+    for _ in 0..10 {
+        stage.channel.fail_next(ChannelError::new(
+            ErrorClass::Auth,
+            Phase::Answered,
+            "the token has expired",
+        ));
+    }
+    write(&life, "ana", &["1", "2"]).await;
+    write(&life, "ben", &["3"]).await;
+    pass(&stage, 300).await;
+    let calls = stage.channel.sent().len();
+    assert!(
+        (2..10).contains(&calls),
+        "{calls} calls in five minutes: the channel is left alone for one at a time"
+    );
+    assert_eq!((stage.channel.delivered().len(), life.bot.metrics().outbox_dead), (0, 0));
+    let told = std::iter::from_fn(|| life.events.try_recv().ok()).map(|event| event.to_string());
+    let told: Vec<String> = told.filter(|event| event.contains("the token has expired")).collect();
+    assert!(told.len() == 1 && told[0].contains("credentials"), "{told:?}");
+    pass(&stage, 900).await;
+    assert_eq!(
+        (stage.channel.texts_to("ana"), stage.channel.texts_to("ben")),
+        (vec!["1".into(), "2".into()], vec!["3".into()])
+    );
+    life.settled().await;
+    assert_eq!(attempts(&life).await, [1; 3]);
+    assert!(life.event_names().contains(&"recovered"));
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn without_an_outbox_a_message_waits_for_its_place() {
     let stage = stage(None, Some(Rate::new(1, seconds(50))));
     let life = stage.start_plain(echo);
