@@ -33,6 +33,13 @@ pub trait Webhook: Send + Sync + 'static {
         Handshake::None
     }
 
+    /// Whether the channel may have sent this, by its headers alone: looked at before the body is read, so that a stranger's
+    /// takes no memory. The default is `true`: [`verify`](Self::verify) says.
+    fn may_verify(&self, headers: &HeaderMap) -> bool {
+        let _ = headers;
+        true
+    }
+
     /// Whether the channel sent this: checked over the bytes as they came, before anything reads them.
     fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool;
 
@@ -161,6 +168,9 @@ async fn handle<W: Webhook>(webhook: &W, request: Request<Body>, reading: &mut b
     let door = webhook.door();
     let sink = door.sink().ok_or(Refusal::NotOpen)?;
     let (parts, body) = request.into_parts();
+    if !webhook.may_verify(&parts.headers) {
+        return Err(Refusal::Unsigned);
+    }
     let (body, _memory) = read(door, &parts.headers, body).await?;
     *reading = false;
     if !webhook.verify(&parts.headers, &body) {

@@ -129,6 +129,22 @@ async fn who_does_not_know_the_secret_is_not_heard() {
     assert_eq!(sink.texts(), ["hi"]);
 }
 
+/// A stranger whose body takes memory keeps it from Telegram's posts.
+#[tokio::test]
+async fn who_does_not_know_the_secret_is_refused_before_the_body_comes() {
+    let served = Served::start(|bot| bot).await;
+    let scenario = async {
+        let mut stream = TcpStream::connect(&served.address).await.expect("a connection");
+        let head =
+            "POST /telegram HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 8000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    };
+    while_running(&served.bot, &Recorder::new(), scenario).await.expect("a good end");
+}
+
 /// Cases B21 and B25.
 #[tokio::test]
 async fn a_body_that_is_no_update_is_refused_and_a_wrong_content_type_is_not() {

@@ -92,6 +92,15 @@ async fn a_post_of_a_stranger_is_refused() {
 }
 
 #[tokio::test]
+async fn what_the_headers_refuse_is_answered_before_its_body_comes() {
+    let (to, bot) = serve(Mood::Takes, Limits::default()).await;
+    let head = "POST /hook HTTP/1.1\r\nhost: bot\r\ncontent-length: 9\r\nx-stranger: yes\r\n\r\n";
+    let answer = Call::write(to, head.as_bytes()).await.answer().await;
+    assert_eq!((answer.status, &*answer.body), (401, ""));
+    assert!(bot.sink.taken().is_empty());
+}
+
+#[tokio::test]
 async fn the_content_type_does_not_matter() {
     let (to, bot) = serve(Mood::Takes, Limits::default()).await;
     for (id, kind) in ["text/plain", "application/json; charset=UTF-8", "image/png"].into_iter().enumerate() {

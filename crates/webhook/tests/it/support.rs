@@ -84,6 +84,10 @@ impl Webhook for Channel {
         }
     }
 
+    fn may_verify(&self, headers: &HeaderMap) -> bool {
+        !headers.contains_key("x-stranger")
+    }
+
     fn verify(&self, headers: &HeaderMap, _: &[u8]) -> bool {
         headers.get("x-secret").is_some_and(|secret| secret == "right")
     }
