@@ -106,9 +106,18 @@ const NOT_TAKEN: &[&str] = &[
     "type of file mismatch",
     "http url specified",
 ];
-const ENTITIES: &[&str] = &["can't parse entities", "can't parse message text", "entity_", "entities_"];
+const ENTITIES: &[&str] = &[
+    "can't parse entities",
+    "can't parse messageentity",
+    "can't parse message text",
+    "entity_",
+    "entities_",
+];
 const GONE_REPLY: &[&str] =
     &["message to be replied not found", "message to reply not found", "reply message not found"];
+
+/// Nothing is wrong with the album: too many came in a row, and nothing of this one was made.
+const LATER: &[&str] = &["group send failed"];
 
 /// Of an album; some of its messages may have been made.
 const IN_PART: &[&str] = &["failed to send message #"];
@@ -131,6 +140,7 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
             None if said.starts_with("message is not modified") => {
                 (ErrorClass::Rejected, Some(Remedy::Unchanged))
             }
+            None if begins(LATER) => (ErrorClass::Transient, None),
             None if begins(UNREACHABLE) => (ErrorClass::RecipientUnreachable, None),
             None if begins(TOO_LARGE) => (ErrorClass::PayloadTooLarge, None),
             None if begins(NOT_TAKEN) => (ErrorClass::UnsupportedContent, None),

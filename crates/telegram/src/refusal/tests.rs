@@ -29,6 +29,7 @@ fn each_refusal_has_its_class() {
         (400, "Bad Request: message text is empty", UnsupportedContent),
         (400, "Bad Request: wrong file identifier/HTTP URL specified", UnsupportedContent),
         (400, "Bad Request: BUTTON_DATA_INVALID", UnsupportedContent),
+        (400, "Bad Request: group send failed", Transient),
         (400, "Bad Request: something new", Rejected),
         (401, "Unauthorized", Auth),
         (403, "Forbidden: bot was blocked by the user", RecipientUnreachable),
@@ -81,6 +82,7 @@ fn what_can_be_mended_is_told_apart() {
     for (code, description, remedy) in [
         (400, "Bad Request: message to be replied not found", Remedy::WithoutReply),
         (400, "Bad Request: can't parse entities: unexpected end", Remedy::WithoutFormatting),
+        (400, "Bad Request: can't parse MessageEntity: Unsupported type", Remedy::WithoutFormatting),
         (400, "Bad Request: message is not modified: specified new message content", Remedy::Unchanged),
     ] {
         assert_eq!(said(code, description).remedy, Some(remedy), "{description}");
