@@ -217,10 +217,17 @@ impl Call {
         self.params.remove("reply_parameters").map(|_| self)
     }
 
-    /// The same to the id that a group has now.
-    pub(crate) fn moved(mut self, to: i64) -> Self {
+    /// The same to the id that a group has now. Its messages have other numbers there: what was answered is left out, and
+    /// what is about a message is refused.
+    pub(crate) fn moved(mut self, to: i64) -> Result<Self, ChannelError> {
+        let names = |name: &str| self.params.contains_key(name);
+        if (names("message_id") || names("message_ids")) && !names("from_chat_id") {
+            let detail = "the message is of the group as it was before it became a supergroup, and cannot be changed any more";
+            return Err(ChannelError::new(ErrorClass::Rejected, Phase::NotWritten, detail));
+        }
+        self.params.remove("reply_parameters");
         self.params.insert("chat_id".into(), to.into());
-        self
+        Ok(self)
     }
 
     /// Reads the files, which must have at most `max` bytes together: the request is held in memory. All are measured before

@@ -333,7 +333,7 @@ impl Telegram {
                 if let Some(from) = call.params.get("chat_id").and_then(Value::as_i64) {
                     self.learn_migration(from, to).await;
                 }
-                Some(call.moved(to))
+                Some(call.moved(to)?)
             }
             Some(Remedy::WithoutReply) => call.without_reply(),
             Some(Remedy::Unchanged) => match call.about {
@@ -422,8 +422,12 @@ impl Provider for Telegram {
     }
 
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
-        let address = self.current(Address::parse(request.chat)?);
-        self.perform(Call::of(&address, request.content)?).await
+        let address = Address::parse(request.chat)?;
+        let call = Call::of(&address, request.content)?;
+        match self.id_now(&address.chat).filter(|_| address.guest.is_none()) {
+            Some(now) => self.perform(call.moved(now)?).await,
+            None => self.perform(call).await,
+        }
     }
 
     async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {

@@ -1,6 +1,7 @@
 //! Groups that become supergroups. Cases C43 and F103.
 
-use botmesh_core::content::Content;
+use botmesh_core::content::{Content, ContentBody};
+use botmesh_core::error::ErrorClass;
 use botmesh_core::id::ChatId;
 use botmesh_core::provider::{Provider, SendRequest};
 use botmesh_testing::FakeTelegram;
@@ -59,6 +60,29 @@ async fn a_refused_send_tells_of_the_move_too() {
         "{:?}",
         sink.moved()
     );
+}
+
+/// The numbers of messages begin anew: an old one is somebody else's message now.
+#[tokio::test]
+async fn what_was_written_before_a_move_is_about_no_message_of_the_new_group() {
+    let server = FakeTelegram::start().await;
+    let (bot, chat) = (bot_of(&server), ChatId::from(OLD.to_string()));
+    drop(server.group(OLD, "Old group").migrates(NEW));
+    // It is refused first, and known from then on.
+    for _ in 0..2 {
+        let answer = Content::text("hi").in_reply_to("4");
+        bot.send(SendRequest::new(&chat, &answer)).await.expect("sent to the supergroup");
+    }
+    let sent = server.done("sendMessage");
+    assert_eq!(sent.len(), 2);
+    for call in sent {
+        assert_eq!((&call.params["chat_id"], call.params.get("reply_parameters")), (&json!(NEW), None));
+    }
+    let reaction = ContentBody::Reaction { message: "4".into(), emoji: None };
+    for body in [ContentBody::Edit { message: "4".into(), text: "new".into() }, reaction] {
+        let error = bot.send(SendRequest::new(&chat, &body.into())).await.expect_err("not that message");
+        assert_eq!((error.class, error.retryable), (ErrorClass::Rejected, false), "{error:?}");
+    }
 }
 
 #[test]
