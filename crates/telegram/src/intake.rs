@@ -51,9 +51,8 @@ impl Telegram {
         match sink.admit(inbound).await {
             Ok(admitted) => {
                 tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
-                if let (Some(query), false, true) =
-                    (callback_query, admitted.duplicate, self.settings.answers_presses)
-                {
+                // Also where it was journaled before: that time nobody may have got so far.
+                if let (Some(query), true) = (callback_query, self.settings.answers_presses) {
                     self.state.presses.push(query);
                 }
                 Ok(())

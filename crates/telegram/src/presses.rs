@@ -19,23 +19,36 @@ const AT_A_TIME: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct Presses {
-    queries: Mutex<VecDeque<String>>,
+    waiting: Mutex<Waiting>,
     arrived: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queries: VecDeque<String>,
+    /// The last ones that came: one that comes again is answered once.
+    known: VecDeque<String>,
 }
 
 impl Presses {
     pub(crate) fn push(&self, query: String) {
-        let mut queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
-        if queries.len() >= WAITING {
-            queries.pop_front();
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Waiting { queries, known } = &mut *waiting;
+        if known.contains(&query) {
+            return;
         }
-        queries.push_back(query);
-        drop(queries);
+        for queue in [queries, known] {
+            if queue.len() >= WAITING {
+                queue.pop_front();
+            }
+            queue.push_back(query.clone());
+        }
+        drop(waiting);
         self.arrived.notify_one();
     }
 
     fn pop(&self) -> Option<String> {
-        self.queries.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).queries.pop_front()
     }
 
     /// Answers presses for as long as it is polled.

@@ -18,6 +18,8 @@ use tokio::sync::Semaphore;
 pub(crate) enum Refuses {
     Journal,
     Invalid,
+    /// It journals the event, and wants it again.
+    NoPlace,
 }
 
 /// A bot that takes everything over, or not.
@@ -97,6 +99,10 @@ impl InboundSink for Recorder {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "test", "commit", "away").into());
             }
             Some(Refuses::Invalid) => return Err(AdmitError::Invalid("its id is too long".into())),
+            Some(Refuses::NoPlace) => {
+                self.taken.lock().expect("no panic").push(inbound);
+                return Err(AdmitError::NoPlace);
+            }
             None => {}
         }
         if let Some(stop) = self.stops.lock().expect("no panic").take() {

@@ -198,6 +198,20 @@ async fn a_press_and_a_text_of_one_chat_come_at_the_same_time_and_both_are_taken
 }
 
 #[tokio::test]
+async fn a_press_that_was_journaled_and_came_no_further_is_answered_when_it_comes_again() {
+    let served = Served::start(|bot| bot).await.registered().await;
+    let (server, sink) = (&served.server, Recorder::new());
+    let ana = server.user(ANA, "Ana");
+    let tea = Content::text("Tea?").with_buttons([Button::new("tea", "Yes")]);
+    let chat = ANA.to_string().into();
+    served.bot.send(SendRequest::new(&chat, &tea)).await.expect("a message");
+    sink.refuse(&ana.presses("Yes").to_string(), Refuses::NoPlace, 1);
+    let answered = || server.done("answerCallbackQuery").len() == 1;
+    while_running(&served.bot, &sink, server.until("its answer", answered)).await.expect("a good end");
+    assert_eq!(sink.taken().len(), 1);
+}
+
+#[tokio::test]
 async fn a_secret_that_telegram_would_refuse_is_refused_before() {
     let server = FakeTelegram::start().await;
     for secret in ["", "with a space", "ñ", &"x".repeat(257)] {
