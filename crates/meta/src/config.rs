@@ -83,7 +83,7 @@ impl MetaConfig {
         self
     }
 
-    /// How long a call of Graph may take. Default 30 s.
+    /// How long a call of Graph may take; uploads and downloads ten times as long. Default 30 s.
     #[must_use]
     pub fn with_timeout(mut self, limit: Duration) -> Self {
         self.graph.timeout = limit;

@@ -1,5 +1,6 @@
 //! Files of this host that are sent.
 
+use std::io;
 use std::path::Path;
 
 use botmesh_core::content::{MediaSource, OutboundMedia};
@@ -51,9 +52,14 @@ fn name_of(path: &str) -> Option<String> {
     Some(Path::new(path).file_name()?.to_str()?.to_owned())
 }
 
-fn unreadable(path: &str, error: std::io::Error) -> ChannelError {
+fn unreadable(path: &str, error: io::Error) -> ChannelError {
+    // It will not appear by itself.
+    let class = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::UnsupportedContent,
+        _ => ErrorClass::Transient,
+    };
     let problem = format!("the file `{path}` cannot be read");
-    ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, problem).with_source(error)
+    ChannelError::new(class, Phase::NotWritten, problem).with_source(error)
 }
 
 /// A call that may be made again whatever became of it: one that came before the message, or one that changes nothing the
@@ -94,3 +100,7 @@ fn mime_of(path: &str) -> &'static str {
         _ => "application/octet-stream",
     }
 }
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

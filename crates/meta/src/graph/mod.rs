@@ -21,6 +21,12 @@ use refusal::{Product, Refusal};
 /// The largest answer of a call that is read, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
+/// How long it may take to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How much longer than another call one with a file may take.
+const FILES: u32 = 10;
+
 /// How often a download may be sent elsewhere.
 const MAX_HOPS: usize = 3;
 
@@ -51,6 +57,7 @@ pub(crate) struct Graph {
     token: Secret,
     bearer: HeaderValue,
     product: Product,
+    for_files: Duration,
 }
 
 impl Graph {
@@ -82,7 +89,8 @@ impl Graph {
             .tls_backend_preconfigured(tls)
             .referer(false)
             .user_agent(concat!("botmesh-meta/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(config.timeout.min(Duration::from_secs(10)))
+            // Less than a call may take: what was never connected has done nothing.
+            .connect_timeout(CONNECT.min(config.timeout / 2))
             .timeout(config.timeout)
             .redirect(Policy::none())
             .build()
@@ -90,7 +98,8 @@ impl Graph {
                 wrong("client", error.to_string(), "see whether the system has root certificates")
             })?;
         let root = format!("{}/{}", root.trim_end_matches('/'), config.version);
-        Ok(Self { http, root, base, token: config.token.clone(), bearer, product })
+        let for_files = config.timeout * FILES;
+        Ok(Self { http, root, base, token: config.token.clone(), bearer, product, for_files })
     }
 
     /// Posts JSON.
@@ -103,7 +112,7 @@ impl Graph {
 
     /// Posts a form with a file.
     pub(crate) async fn upload(&self, path: &str, form: Form) -> Result<Value, ChannelError> {
-        self.call(self.http.post(self.url(path)).multipart(form)).await
+        self.call(self.http.post(self.url(path)).timeout(self.for_files).multipart(form)).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value, ChannelError> {
@@ -174,7 +183,7 @@ impl Graph {
             .media_url(url)
             .ok_or_else(|| failed(ErrorClass::Rejected, "the media is not at a host of Meta's"))?;
         for _ in 0..=MAX_HOPS {
-            let request = self.http.get(url.clone());
+            let request = self.http.get(url.clone()).timeout(self.for_files);
             let request =
                 if with_token { request.header(AUTHORIZATION, self.bearer.clone()) } else { request };
             let response = request.send().await.map_err(|error| self.not_answered(error))?;

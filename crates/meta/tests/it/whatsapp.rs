@@ -217,6 +217,17 @@ async fn a_server_that_cannot_be_reached_has_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_that_never_says_hello_has_nothing_however_short_the_timeout() {
+    let (stage, _channel) = whatsapp().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let silent = config(&stage.graph).with_base_url(url).with_timeout(std::time::Duration::from_secs(2));
+    let channel = WhatsApp::new("1", silent).expect("a channel");
+    let error = send(&channel, "US.1", "hi").await.expect_err("nobody speaks");
+    assert_eq!((error.class, error.phase, error.retryable), (ErrorClass::Transient, Phase::NotWritten, true));
+}
+
+#[tokio::test]
 async fn a_key_that_is_too_long_is_left_out() {
     let (stage, channel) = whatsapp().await;
     let (chat, content, key) = ("US.1".into(), Content::text("hi"), SendKey::from("k".repeat(513)));
