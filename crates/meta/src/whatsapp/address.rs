@@ -36,7 +36,12 @@ pub(crate) fn recipient(chat: &ChatId) -> Result<Map<String, Value>, ChannelErro
 
 /// Whether it is an id of somebody, as Meta writes it: a user id, or a phone number in digits alone.
 pub(crate) fn is_person(id: &str) -> bool {
-    is_user_id(id) || !id.is_empty() && id.bytes().all(|c| c.is_ascii_digit())
+    is_user_id(id) || is_number(id)
+}
+
+/// Whether it is a phone number as Meta writes it.
+pub(crate) fn is_number(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|c| c.is_ascii_digit())
 }
 
 /// `MX.5215550001111`, `US.ENT.11815799212886844830`: a country, and what must not be changed.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::address::group_chat;
+use super::address::{group_chat, is_number};
 use crate::event::{Event, Items, each, each_item, entries};
 use crate::graph::refusal::{Product, Refusal};
 use crate::lenient::{id, list, seconds, text};
@@ -100,19 +100,24 @@ fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
 
 /// The event, and before it what it says of a user who has another id now.
 fn push(inbound: Inbound, events: &mut Vec<Event>) {
-    events.extend(moved(&inbound).map(Event::Moved));
+    events.extend(moves(&inbound).into_iter().map(Event::Moved));
     events.push(Event::inbound(inbound));
 }
 
-fn moved(inbound: &Inbound) -> Option<Moved> {
+/// From the id that the user had to the one that they have, and so with their number: a bot may write to either.
+fn moves(inbound: &Inbound) -> Vec<Moved> {
     const EVENTS: [&str; 3] = ["user_changed_number", "user_changed_user_id", "customer_changed_number"];
-    let InboundBody::System { event, detail } = &inbound.body else { return None };
-    let (from, to) = (text(detail, "from")?, text(detail, "to")?);
-    EVENTS.contains(&event.as_str()).then(|| Moved {
-        from: from.into(),
-        to: to.into(),
-        at: inbound.written_at,
-    })
+    let InboundBody::System { event, detail } = &inbound.body else { return Vec::new() };
+    let (Some(from), Some(to)) = (text(detail, "from"), text(detail, "to")) else { return Vec::new() };
+    if !EVENTS.contains(&event.as_str()) {
+        return Vec::new();
+    }
+    let aliases = inbound.sender.iter().flat_map(|sender| &sender.aliases);
+    let before = aliases.map(ParticipantId::as_str).find(|alias| is_number(alias));
+    let now = id(detail, "wa_id").filter(|now| is_number(now) && before.is_some_and(|before| before != now));
+    let moved = |from: &str, to: &str| Moved { from: from.into(), to: to.into(), at: inbound.written_at };
+    let numbers = before.zip(now).map(|(before, now)| moved(before, &now));
+    std::iter::once(moved(from, to)).chain(numbers).collect()
 }
 
 /// Somebody by all the ids that the post has for them. The id of the business's own scope is the canonical one: a user may

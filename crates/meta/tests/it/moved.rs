@@ -21,10 +21,11 @@ async fn a_new_number_is_told_before_the_event_and_again_until_it_is_recorded() 
     assert_eq!(stage.diary.take(), [], "nothing is taken over");
     assert_eq!(stage.graph.post(GraphProduct::WhatsApp, &body).await, Some(200));
     let told = stage.diary.take();
-    let [Told::Moved(moved), Told::Event(event)] = &*told else { panic!("{told:?}") };
+    let [Told::Moved(id), Told::Moved(number), Told::Event(event)] = &*told else { panic!("{told:?}") };
     let (from, to) = ("US.13491208655302741918", "US.24817305912873645029");
     let at = Some(Timestamp::from_millis(1_795_950_000_000));
-    assert_eq!(*moved, Moved { from: from.into(), to: to.into(), at });
+    assert_eq!(*id, Moved { from: from.into(), to: to.into(), at });
+    assert_eq!(*number, Moved { from: "15551234567".into(), to: "15557654321".into(), at });
     assert_eq!(event.chat.as_str(), from);
 }
 
@@ -49,7 +50,9 @@ async fn the_server_tells_of_a_new_number_in_the_old_chat() {
     let moved = ana.changes_number("15557654321").await;
     moved.says("hi").await;
     let told = stage.diary.take();
-    let [Told::Moved(move_), Told::Event(event), Told::Event(said)] = &*told else { panic!("{told:?}") };
+    let [Told::Moved(move_), Told::Moved(_), Told::Event(event), Told::Event(said)] = &*told else {
+        panic!("{told:?}")
+    };
     assert_eq!((move_.from.as_str(), move_.to.as_str()), (ana.id(), moved.id()));
     assert_eq!((event.chat.as_str(), said.chat.as_str()), (ana.id(), moved.id()));
 }
