@@ -106,6 +106,8 @@ impl Page {
         capabilities.text_limit = Some(self.kind.text);
         capabilities.resolve = Resolve::Echo { wait: self.config.echo_wait };
         self.config.pace(&mut capabilities, self.kind.rate, None);
+        // There are no captions: the text follows as a message of its own.
+        capabilities.caption_limit = Some(TextLimit { max: 0, ..self.kind.text });
         capabilities.redelivery = Some(REDELIVERY);
         capabilities
     }

@@ -145,13 +145,14 @@ fn read_message(message: &Value, account: &Account<'_>) -> Result<Vec<Inbound>, 
         vec![InboundBody::Interaction { id: payload.to_owned(), title }]
     } else if !attachments.is_empty() {
         let mut bodies: Vec<_> = attachments.iter().map(|attachment| attached(attachment, account)).collect();
-        let only = bodies.len() == 1;
-        if let (Some(text), Some(first)) = (said, bodies.first_mut()) {
-            match first.media_mut() {
+        if let Some(text) = said {
+            let only = bodies.len() == 1;
+            let body = InboundBody::Text { text: text.to_owned() };
+            match bodies.first_mut().and_then(InboundBody::media_mut) {
                 Some(media) => media.caption = Some(text.to_owned()),
                 // A link that was written has an attachment too.
-                None if only => *first = InboundBody::Text { text: text.to_owned() },
-                None => {}
+                None if only => bodies = vec![body],
+                None => bodies.insert(0, body),
             }
         }
         bodies

@@ -138,6 +138,21 @@ async fn each_picture_of_a_message_is_an_event_of_one_album() {
     assert_eq!(events.iter().map(seen).collect::<Vec<_>>(), expected);
 }
 
+#[tokio::test]
+async fn a_text_with_attachments_that_cannot_show_it_comes_before_them() {
+    let (stage, _channel) = messenger().await;
+    let link = json!({ "type": "fallback", "title": "A page", "payload": { "url": "https://example.org" } });
+    let picture = json!({ "type": "image", "payload": { "url": "https://scontent.xx.fbcdn.net/1.jpg" } });
+    let said = json!({ "mid": "m_1", "text": "look", "attachments": [link, picture] });
+    post_item_quietly(&stage, message("200", &said)).await;
+    let events = stage.diary.events();
+    let seen: Vec<_> =
+        events.iter().map(|inbound| (inbound.event.as_str(), inbound.readable_text())).collect();
+    assert_eq!(seen, [("m_1", "look"), ("m_1:1", ""), ("m_1:2", "")]);
+    assert!(matches!(events[1].body, InboundBody::Unsupported { .. }), "{:?}", events[1].body);
+    assert!(events[2].body.media().is_some_and(|media| media.caption.is_none()), "{:?}", events[2].body);
+}
+
 async fn post_item_quietly(stage: &Stage, item: Value) {
     let body = entry(FakeGraph::PAGE_ID, "messaging", &item);
     assert_eq!(stage.graph.post(GraphProduct::Messenger, &body).await, Some(200));
@@ -208,6 +223,9 @@ async fn media_goes_out_and_captions_do_not() {
     let body = stage.graph.sent().pop().expect("a message").body;
     let id = body["message"]["attachment"]["payload"]["attachment_id"].as_str().expect("an id");
     assert_eq!(stage.graph.media(id), Some(("application/pdf".to_owned(), b"%PDF".to_vec())));
+    // The bot sends the text after it.
+    let limit = channel.capabilities().caption_limit.expect("a limit");
+    assert_eq!((limit.max, limit.measure("yours")), (0, 5));
     let captioned = OutboundMedia { caption: Some("yours".to_owned()), ..file };
     let error = send(&channel, "200", ContentBody::Document(captioned)).await.expect_err("a caption");
     assert_eq!((error.class, error.phase), (ErrorClass::UnsupportedContent, Phase::NotWritten));
