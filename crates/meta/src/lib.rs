@@ -8,6 +8,7 @@ mod hook;
 mod instagram;
 mod lenient;
 mod messenger;
+mod others;
 mod page;
 mod secret;
 mod text;

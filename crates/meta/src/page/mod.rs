@@ -29,6 +29,7 @@ use crate::graph::refusal::Product;
 use crate::graph::{Graph, lost};
 use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, text};
+use crate::others::Others;
 use parse::Account;
 
 /// The longest text that comes back with the echo of a message, in characters.
@@ -76,6 +77,7 @@ pub(crate) struct Page {
     hook: Hook,
     pub(crate) door: Door,
     receipts: Receipts,
+    others: Others,
     path: String,
     config: MetaConfig,
 }
@@ -93,8 +95,8 @@ impl Page {
         let graph = Graph::new(&config.graph, kind.base, Product::Page)?;
         config.check_rates()?;
         let (hook, path) = (config.hook()?, config.path(kind.path)?);
-        let (door, receipts) = (Door::new(config.limits), Receipts::default());
-        Ok(Arc::new(Self { kind, account, graph, hook, door, receipts, path, config }))
+        let (door, receipts, others) = (Door::new(config.limits), Receipts::default(), Others::default());
+        Ok(Arc::new(Self { kind, account, graph, hook, door, receipts, others, path, config }))
     }
 
     pub(crate) fn router(self: &Arc<Self>) -> Router {
@@ -104,10 +106,10 @@ impl Page {
     pub(crate) fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
         capabilities.text_limit = Some(self.kind.text);
-        capabilities.resolve = Resolve::Echo { wait: self.config.echo_wait };
-        self.config.pace(&mut capabilities, self.kind.rate, None);
         // There are no captions: the text follows as a message of its own.
         capabilities.caption_limit = Some(TextLimit { max: 0, ..self.kind.text });
+        capabilities.resolve = Resolve::Echo { wait: self.config.echo_wait };
+        self.config.pace(&mut capabilities, self.kind.rate, None);
         capabilities.redelivery = Some(REDELIVERY);
         capabilities
     }
@@ -213,7 +215,7 @@ impl Webhook for Page {
 
     async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived> {
         let app = self.config.app_id.as_deref();
-        let account = Account { channel: self.kind.id, id: &self.account, app };
+        let account = Account { channel: self.kind.id, id: &self.account, app, others: &self.others };
         Ok(deliver(parse::parse(body, &account)?, sink, &self.receipts).await?)
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::event::{Event, Items, each, each_item, entries};
 use crate::lenient::{degrees, id, is_set, list, millis, picked, text};
+use crate::others::Others;
 
 #[derive(Deserialize)]
 struct Entry {
@@ -38,15 +39,15 @@ pub(super) struct Account<'a> {
     /// The page, or the account on Instagram.
     pub(super) id: &'a str,
     pub(super) app: Option<&'a str>,
+    pub(super) others: &'a Others,
 }
 
 /// The items of a post that are about this account.
 pub(super) fn parse(body: &[u8], account: &Account<'_>) -> Result<Vec<Event>, WebhookError> {
     let mut events = Vec::new();
     each(Some(entries(body)?), &mut events, |entry: Entry, events| {
-        let of = json!({ "id": entry.id });
-        if id(&of, "id").is_some_and(|of| of != account.id) {
-            return tracing::debug!(of = %of["id"], "a post about another account is left out");
+        if let Some(of) = id(&json!({ "id": entry.id }), "id").filter(|of| of != account.id) {
+            return account.others.left_out(&of, account.id);
         }
         each_item(entry.messaging, events, |item, events| read_item(item, account, events));
         each_item(entry.standby, events, |item, events| {

@@ -34,6 +34,7 @@ use crate::graph::Graph;
 use crate::graph::refusal::Product;
 use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, list};
+use crate::others::Others;
 pub use template::Template;
 
 const ID: &str = "whatsapp";
@@ -76,6 +77,7 @@ struct Shared {
     hook: Hook,
     door: Door,
     receipts: Receipts,
+    others: Others,
     path: String,
     config: MetaConfig,
 }
@@ -95,8 +97,8 @@ impl WhatsApp {
         let graph = Graph::new(&config.graph, "https://graph.facebook.com", Product::WhatsApp)?;
         config.check_rates()?;
         let (hook, path) = (config.hook()?, config.path("/webhooks/whatsapp")?);
-        let (door, receipts) = (Door::new(config.limits), Receipts::default());
-        Ok(Self { shared: Arc::new(Shared { number, graph, hook, door, receipts, path, config }) })
+        let (door, receipts, others) = (Door::new(config.limits), Receipts::default(), Others::default());
+        Ok(Self { shared: Arc::new(Shared { number, graph, hook, door, receipts, others, path, config }) })
     }
 
     /// The webhook's routes; see [`botmesh_webhook::router`].
@@ -147,7 +149,7 @@ impl Webhook for Shared {
     }
 
     async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived> {
-        Ok(deliver(parse::parse(body, &self.number)?, sink, &self.receipts).await?)
+        Ok(deliver(parse::parse(body, &self.number, &self.others)?, sink, &self.receipts).await?)
     }
 }
 

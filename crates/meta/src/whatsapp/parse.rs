@@ -14,6 +14,7 @@ use super::address::{group_chat, is_number};
 use crate::event::{Event, Items, each, each_item, entries};
 use crate::graph::refusal::{Product, Refusal};
 use crate::lenient::{id, list, seconds, text};
+use crate::others::Others;
 
 #[derive(Deserialize)]
 struct Entry {
@@ -50,21 +51,21 @@ struct Changed {
 }
 
 /// The items of a post that are about this phone number, and about no number at all.
-pub(crate) fn parse(body: &[u8], number: &str) -> Result<Vec<Event>, WebhookError> {
+pub(crate) fn parse(body: &[u8], number: &str, others: &Others) -> Result<Vec<Event>, WebhookError> {
     let mut events = Vec::new();
     each(Some(entries(body)?), &mut events, |entry: Entry, events| {
-        each(entry.changes, events, |change: Change, events| read_change(change, number, events));
+        each(entry.changes, events, |change: Change, events| read_change(change, number, others, events));
     });
     Ok(events)
 }
 
-fn read_change(change: Change, number: &str, events: &mut Vec<Event>) {
+fn read_change(change: Change, number: &str, others: &Others, events: &mut Vec<Event>) {
     let Change { field, value } = change;
     let of = serde_json::from_str::<About>(value.get())
         .ok()
         .and_then(|about| id(&about.metadata?, "phone_number_id"));
-    if of.as_ref().is_some_and(|of| of != number) {
-        return tracing::debug!(?of, "a post about another phone number is left out");
+    if let Some(of) = of.filter(|of| of != number) {
+        return others.left_out(&of, number);
     }
     if !matches!(&*field, "messages" | "smb_message_echoes" | "user_id_update") {
         let detail = serde_json::from_str(value.get()).unwrap_or(Value::Null);

@@ -7,6 +7,7 @@ mod edge;
 mod fuzz;
 mod media;
 mod moved;
+mod others;
 mod page;
 mod refusals;
 mod shaped;
