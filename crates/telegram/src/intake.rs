@@ -53,7 +53,7 @@ impl Telegram {
                 tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
                 // Also where it was journaled before: that time nobody may have got so far.
                 if let (Some(query), true) = (callback_query, self.settings.answers_presses) {
-                    self.state.presses.push(query);
+                    self.state.presses.push(&query);
                 }
                 Ok(())
             }

@@ -31,17 +31,17 @@ struct Waiting {
 }
 
 impl Presses {
-    pub(crate) fn push(&self, query: String) {
+    pub(crate) fn push(&self, query: &str) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let Waiting { queries, known } = &mut *waiting;
-        if known.contains(&query) {
+        if known.iter().any(|known| known == query) {
             return;
         }
         for queue in [queries, known] {
             if queue.len() >= WAITING {
                 queue.pop_front();
             }
-            queue.push_back(query.clone());
+            queue.push_back(query.to_owned());
         }
         drop(waiting);
         self.arrived.notify_one();
