@@ -101,8 +101,8 @@ pub(crate) fn each_item(
     }
 }
 
-/// Hands over everything that a post says: the events in their order, and beside them what became of sends, so that neither
-/// waits for the other.
+/// Hands over everything that a post says: the events and moves in their order, and beside the last events what became of
+/// sends, so that neither waits for the other.
 pub(crate) async fn deliver(
     events: Vec<Event>,
     sink: &dyn InboundSink,
@@ -112,7 +112,11 @@ pub(crate) async fn deliver(
     for event in events {
         match event {
             Event::Inbound(inbound) => inbounds.push(*inbound),
-            Event::Moved(moved) => sink.moved(moved).await?,
+            Event::Moved(moved) => {
+                // What came before has its place under the first id.
+                admit_all(sink, std::mem::take(&mut inbounds)).await?;
+                sink.moved(moved).await?;
+            }
             Event::Sent { token, message } if !receipts.is_confirmed(&message) => sent.push((token, message)),
             Event::Sent { .. } => {}
             Event::Notice(notice) => notices.push(notice),

@@ -4,7 +4,7 @@ use botmesh_core::notice::Moved;
 use botmesh_core::provider::Provider;
 use botmesh_core::time::Timestamp;
 use botmesh_testing::GraphProduct;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Told, whatsapp};
 
@@ -27,6 +27,33 @@ async fn a_new_number_is_told_before_the_event_and_again_until_it_is_recorded() 
     assert_eq!(*id, Moved { from: from.into(), to: to.into(), at });
     assert_eq!(*number, Moved { from: "15551234567".into(), to: "15557654321".into(), at });
     assert_eq!(event.chat.as_str(), from);
+}
+
+#[tokio::test]
+async fn what_was_written_before_a_new_number_is_taken_over_before_it_is_told() {
+    let (stage, _channel) = whatsapp().await;
+    let mut body = payload(include_str!("../payloads/whatsapp_cloud/webhooks/system_number_change.json"));
+    let messages = body.pointer_mut("/entry/0/changes/0/value/messages").and_then(Value::as_array_mut);
+    let messages = messages.expect("the payload has messages");
+    let text = |id: &str, user: &Value, number: &Value| {
+        let mut text =
+            json!({ "id": id, "timestamp": "1795949999", "type": "text", "text": { "body": "hi" } });
+        text["from"] = number.clone();
+        text["from_user_id"] = user.clone();
+        text
+    };
+    let system = messages[0].clone();
+    let before = text("wamid.before", &system["from_user_id"], &system["from"]);
+    let after = text("wamid.after", &system["system"]["user_id"], &system["system"]["wa_id"]);
+    messages.insert(0, before);
+    messages.push(after);
+    assert_eq!(stage.graph.post(GraphProduct::WhatsApp, &body).await, Some(200));
+    let told = stage.diary.take();
+    let [Told::Event(first), Told::Moved(_), Told::Moved(_), Told::Event(_), Told::Event(last)] = &*told
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!((first.event.as_str(), last.event.as_str()), ("wamid.before", "wamid.after"));
 }
 
 #[tokio::test]
