@@ -373,8 +373,10 @@ impl Turns {
                 return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
             }
         }
+        // What this process took up again may not have its place here yet: only what has just arrived comes after all of that.
+        let marked = !turn.was_given_back() && (waited || work.replay);
         match self.finish_left(&turn, key, &work).await {
-            Ok(leaves) => Finished { leaves, ..self.run_under(turn, key, work).await },
+            Ok(later) => Finished { leaves: later || marked, ..self.run_under(turn, key, work).await },
             // It is tried again as soon as possible, whoever has the turn then.
             Err(StillLeft) => {
                 Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }

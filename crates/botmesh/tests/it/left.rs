@@ -391,6 +391,26 @@ async fn what_goes_first_gives_its_place_back_so_that_nothing_later_comes_before
 }
 
 #[tokio::test]
+async fn what_a_replica_takes_up_again_at_its_start_is_handled_in_the_order_of_arrival() {
+    let (begun, open) = Default::default();
+    let answer = gated(&begun, &[("one", 1)], &open);
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let (a, b) = fleet.pair(&answer);
+    a.is_stuck_at("1", "one", 0).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    a.takes(Inbound::text("2", "ana", "two")).await;
+    fleet.pass(Duration::from_millis(1)).await;
+    // It begins at once and waits for its turn; the one before waits behind the first.
+    b.takes(Inbound::text("3", "ana", "three")).await;
+    b.dies().await;
+    a.dies().await;
+    fleet.pass(3 * MINUTE).await;
+    let a = fleet.start_as("replica-1", &answer);
+    a.life.until("the replies", || fleet.said().len() == 3).await;
+    assert_eq!(fleet.said(), ["one", "two", "three"]);
+}
+
+#[tokio::test]
 async fn what_lost_its_turn_while_it_went_first_is_not_handled_again_after_somebody_else_did() {
     let (begun, open) = Default::default();
     let answer = gated(&begun, &[("one", 1), ("one", 2)], &open);
