@@ -35,6 +35,8 @@ fn heal(stage: &Stage, actor: &Actor) {
 }
 
 pub(super) async fn late_beat(stage: &Stage) -> Result<(), Failure> {
+    // Nobody removes what the dead one leaves before it is asked for.
+    stage.redis.command(&["ACL", "SETUSER", "default", "-scan"])?;
     let (a, b) = two(stage).await?;
     let held = take(&a, "x").await?;
     stage.fault(Fault::Hold, Some(a.name));
