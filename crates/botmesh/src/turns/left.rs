@@ -24,10 +24,7 @@ fn order_of(work: &Work) -> i64 {
 }
 
 enum Looked {
-    All {
-        /// Whether something that arrived later is left by somebody else.
-        later: bool,
-    },
+    All,
     /// There is more than can be handled in one go.
     More,
     /// Somebody was about to take some of it.
@@ -39,17 +36,16 @@ pub(super) struct StillLeft;
 
 impl Turns {
     /// Handles, under the turn of `before`, what arrived earlier in its chat and was left by whoever had the turn and did not
-    /// give it back. Whoever that is cannot handle it now: it has no turn. Returns whether something that arrived later may be
-    /// left as well: who had the turn may have had tickets for that before this one, and nobody else would look for it.
+    /// give it back. Whoever that is cannot handle it now: it has no turn.
     pub(super) async fn finish_left(
         &self,
         turn: &Turn,
         key: &ConversationKey,
         before: &Work,
-    ) -> Result<bool, StillLeft> {
-        let Some(open) = &self.world.journal else { return Ok(false) };
+    ) -> Result<(), StillLeft> {
+        let Some(open) = &self.world.journal else { return Ok(()) };
         if is_task(&key.chat) || turn.was_given_back() && turn.previous_holder() == Some(turn.session()) {
-            return Ok(false);
+            return Ok(());
         }
         let order = order_of(before);
         let mut lost = 0;
@@ -57,13 +53,13 @@ impl Turns {
             // What the sweeper took up stands behind what arrived later.
             let mut earlier = self.queues.take_earlier(key, order);
             let looked = match turn.was_given_back() {
-                true => Ok(Looked::All { later: false }),
+                true => Ok(Looked::All),
                 false => self.take_left(open, key, before, &mut earlier).await,
             };
             earlier.sort_by_key(|work| work.record.as_ref().map(|stored| stored.record.order));
             self.handle_left(turn, key, earlier).await?;
             match looked {
-                Ok(Looked::All { later }) => return Ok(later),
+                Ok(Looked::All) => return Ok(()),
                 Ok(Looked::More) => {}
                 // Whoever won the race may be no further.
                 Ok(Looked::Again) if lost < ROUNDS => {
@@ -155,14 +151,9 @@ impl Turns {
             let mut known = earlier.iter().chain([before]).filter_map(|work| work.record.as_ref());
             known.any(|known| known.record.id == *id)
         };
-        let left = self.looks.of(&open.journal, key, i64::MAX).await?;
-        let order = order_of(before);
-        let (left_before, left_after): (Vec<_>, Vec<_>) =
-            left.messages.into_iter().partition(|stored| stored.record.order < order);
-        let more = left.more && left_after.is_empty();
-        let of_others = |stored: &Stored<InboxRecord>| stored.record.owner.as_ref() != Some(&owner);
-        let later = left.more || left_after.iter().any(of_others);
-        let taken: Vec<_> = left_before
+        let left = self.looks.of(&open.journal, key, order_of(before)).await?;
+        let taken: Vec<_> = left
+            .messages
             .into_iter()
             .filter(|stored| !found(&stored.record.id))
             .filter_map(|stored| Some((stored.version, stored.record.adopt(&owner, max, now).ok()?)))
@@ -170,7 +161,7 @@ impl Turns {
             .collect();
         if taken.is_empty() {
             // Behind those that are at hand there may be more.
-            return Ok(if more && !earlier.is_empty() { Looked::More } else { Looked::All { later } });
+            return Ok(if left.more && !earlier.is_empty() { Looked::More } else { Looked::All });
         }
         let changes = taken.iter().map(|(version, record)| Change::update(*version, record)).collect();
         let outcomes = open.journal.commit(changes).await?;
@@ -188,8 +179,8 @@ impl Turns {
         let all = won.len() == wanted;
         earlier.extend(won);
         Ok(match all {
-            true if more => Looked::More,
-            true => Looked::All { later },
+            true if left.more => Looked::More,
+            true => Looked::All,
             false => Looked::Again,
         })
     }
@@ -225,7 +216,12 @@ impl Turns {
         self.write(stored, record).await
     }
 
-    async fn write(&self, stored: &Stored<InboxRecord>, record: InboxRecord) -> Option<Stored<InboxRecord>> {
+    /// Makes durable what became of a message; `None` if somebody else has it now, or nothing can be written any more.
+    pub(super) async fn write(
+        &self,
+        stored: &Stored<InboxRecord>,
+        record: InboxRecord,
+    ) -> Option<Stored<InboxRecord>> {
         let open = self.world.journal.as_ref()?;
         let change = vec![Change::update(stored.version, &record)];
         let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;

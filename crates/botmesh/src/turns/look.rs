@@ -14,6 +14,9 @@ pub(super) const MOST: usize = 100;
 
 pub(super) const PAGE: usize = 200;
 
+/// How often it is read again at most while that finds something new.
+const MORE_READINGS: usize = 20;
+
 /// The earliest unfinished messages of a conversation, in the order of arrival.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
@@ -159,13 +162,13 @@ impl Wanted {
     }
 }
 
-/// Reads those at work and those that wait by turns, until a reading finds nothing new. A message that begins, or goes back to
-/// those that wait, between the first two readings may be in neither, and is in the third. It would have to begin and go back
-/// right between them to be missed.
+/// Reads those at work and those that wait by turns, until a reading finds nothing new, but not for ever where so much goes on.
+/// A message that begins, or goes back to those that wait, between the first two readings may be in neither,
+/// and is in the third. It would have to begin and go back right between them to be missed.
 async fn look(journal: &Journal, wanted: &mut HashMap<ConversationKey, Wanted>) -> Result<(), StoreError> {
     read(journal, InboxState::Working, wanted).await?;
     read(journal, InboxState::Queued, wanted).await?;
-    for state in [InboxState::Working, InboxState::Queued].into_iter().cycle() {
+    for state in [InboxState::Working, InboxState::Queued].into_iter().cycle().take(MORE_READINGS) {
         if !read(journal, state, wanted).await? {
             break;
         }

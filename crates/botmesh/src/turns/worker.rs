@@ -219,11 +219,7 @@ impl Turns {
             Again::After { error, .. } | Again::Elsewhere { error, .. } => Some(error.as_str()),
             Again::Held => None,
         };
-        let record = stored.record.begin_again(failed, &owner, max, now).ok()?;
-        let change = vec![Change::update(stored.version, &record)];
-        let outcomes = open.journal.commit_patiently(change, &self.world.abort).await.ok()?;
-        let version = outcomes.into_iter().next()?.applied()?;
-        Some(Stored { record, version })
+        self.write(stored, stored.record.begin_again(failed, &owner, max, now).ok()?).await
     }
 
     /// Makes durable that a message is finished, and in the same commit that the next one begins. Returns the next one
@@ -373,10 +369,11 @@ impl Turns {
                 return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
             }
         }
-        // What this process took up again may not have its place here yet: only what has just arrived comes after all of that.
-        let marked = !turn.was_given_back() && (waited || work.replay);
+        // What arrived after this message may be left as well, by who had a ticket before it had this one: only what has just
+        // arrived comes after all of that.
+        let leaves = !turn.was_given_back() && (waited || work.replay);
         match self.finish_left(&turn, key, &work).await {
-            Ok(later) => Finished { leaves: later || marked, ..self.run_under(turn, key, work).await },
+            Ok(()) => Finished { leaves, ..self.run_under(turn, key, work).await },
             // It is tried again as soon as possible, whoever has the turn then.
             Err(StillLeft) => {
                 Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }

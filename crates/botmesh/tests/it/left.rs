@@ -1,6 +1,5 @@
 //! What a replica leaves in a chat when it dies or stands still goes before what arrived after it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +18,33 @@ fn counting(bot: BotBuilder) -> BotBuilder {
         c.reply(format!("{n}: {}", c.text())).await?;
         Ok::<_, botmesh::Error>(())
     })
+}
+
+/// Echoes each message at once, but waits at a gate where that text is begun for the so many-th time; remembers what was begun.
+fn gated(
+    begun: &Arc<Mutex<Vec<String>>>,
+    gates: &'static [(&'static str, usize)],
+    open: &Arc<Notify>,
+) -> impl Fn(BotBuilder) -> BotBuilder + use<> {
+    let (begun, open) = (Arc::clone(begun), Arc::clone(open));
+    move |bot| {
+        let (begun, open) = (Arc::clone(&begun), Arc::clone(&open));
+        bot.otherwise(move |c: Ctx| {
+            let text = c.text().to_owned();
+            let times = {
+                let mut begun = begun.lock().expect("nobody panics with it");
+                begun.push(text.clone());
+                begun.iter().filter(|other| **other == text).count()
+            };
+            let open = Arc::clone(&open);
+            async move {
+                if gates.contains(&(&*text, times)) {
+                    open.notified().await;
+                }
+                c.reply(text).await
+            }
+        })
+    }
 }
 
 /// Answers after 10 s.
@@ -133,28 +159,17 @@ async fn what_waited_at_a_replica_that_stops_is_answered_before_what_came_to_ano
 
 #[tokio::test]
 async fn what_arrived_between_a_message_that_is_begun_again_and_the_next_one_is_not_overtaken() {
-    let stuck = Arc::new(AtomicBool::new(true));
-    let answer = |bot: BotBuilder| {
-        let stuck = Arc::clone(&stuck);
-        bot.otherwise(move |c: Ctx| {
-            let stuck = Arc::clone(&stuck);
-            async move {
-                if stuck.swap(false, Ordering::Relaxed) {
-                    std::future::pending::<()>().await;
-                }
-                c.reply(c.text().to_owned()).await
-            }
-        })
-    };
+    let (begun, never) = Default::default();
+    let answer = gated(&begun, &[("one", 1)], &never);
     let mut fleet = Fleet::new(HandoverConfig::default());
-    let (a, b) = fleet.pair(answer);
+    let (a, b) = fleet.pair(&answer);
     a.is_stuck_at("1", "one", 0).await;
     fleet.pass(Duration::from_millis(1)).await;
     b.takes(Inbound::text("2", "ana", "two")).await;
     b.dies().await;
     a.dies().await;
     // It begins the first message again, while nobody knows yet that the second one is left.
-    let a = fleet.start_as("replica-1", answer);
+    let a = fleet.start_as("replica-1", &answer);
     a.life.until("the first reply", || fleet.said() == ["one"]).await;
     a.takes(Inbound::text("3", "ana", "three")).await;
     a.life.until("the replies", || fleet.said().len() == 3).await;
@@ -163,28 +178,17 @@ async fn what_arrived_between_a_message_that_is_begun_again_and_the_next_one_is_
 
 #[tokio::test]
 async fn a_message_that_waits_for_its_turn_is_not_blamed_for_the_ends_of_its_process() {
-    let gate = Arc::new(Notify::new());
-    let answer = |bot: BotBuilder| {
-        let gate = Arc::clone(&gate);
-        bot.otherwise(move |c: Ctx| {
-            let gate = Arc::clone(&gate);
-            async move {
-                if c.text() == "one" {
-                    gate.notified().await;
-                }
-                c.reply(c.text().to_owned()).await
-            }
-        })
-    };
+    let (begun, gate) = Default::default();
+    let answer = gated(&begun, &[("one", 1)], &gate);
     let mut fleet = Fleet::new(HandoverConfig::default());
-    let (a, mut b) = fleet.pair(answer);
+    let (a, mut b) = fleet.pair(&answer);
     a.is_stuck_at("1", "one", 0).await;
     fleet.pass(Duration::from_millis(1)).await;
     b.takes(Inbound::text("2", "ana", "two")).await;
     for _ in 0..8 {
         b.life.settled_but_for_turns().await;
         b.dies().await;
-        b = fleet.start_as("replica-2", answer);
+        b = fleet.start_as("replica-2", &answer);
     }
     b.takes(Inbound::text("3", "ana", "three")).await;
     gate.notify_one();
@@ -239,22 +243,11 @@ async fn a_message_that_the_channel_delivers_to_two_replicas_is_answered_once() 
 
 #[tokio::test]
 async fn a_message_that_came_again_keeps_its_place_though_it_cannot_be_taken_over_at_once() {
-    let gate = Arc::new(Notify::new());
-    let answer = |bot: BotBuilder| {
-        let gate = Arc::clone(&gate);
-        bot.otherwise(move |c: Ctx| {
-            let gate = Arc::clone(&gate);
-            async move {
-                if c.text() == "zero" {
-                    gate.notified().await;
-                }
-                c.reply(c.text().to_owned()).await
-            }
-        })
-    };
+    let (begun, gate) = Default::default();
+    let answer = gated(&begun, &[("zero", 1)], &gate);
     let mut fleet = Fleet::new(HandoverConfig::default());
-    let (a, b) = fleet.pair(answer);
-    let c = fleet.start(answer);
+    let (a, b) = fleet.pair(&answer);
+    let c = fleet.start(&answer);
     c.is_stuck_at("0", "zero", 0).await;
     fleet.pass(Duration::from_millis(1)).await;
     // It dies before it has a ticket.
@@ -335,33 +328,6 @@ async fn a_message_without_a_place_is_not_acknowledged_and_another_replica_answe
     a.coordinator.heal();
     fleet.pass(10 * MINUTE).await;
     assert_eq!(fleet.said(), ["one", "two"]);
-}
-
-/// Handles each message at once but those that have a gate; remembers what was begun.
-fn gated(
-    begun: &Arc<Mutex<Vec<String>>>,
-    gates: &'static [(&'static str, usize)],
-    open: &Arc<Notify>,
-) -> impl Fn(BotBuilder) -> BotBuilder + use<> {
-    let (begun, open) = (Arc::clone(begun), Arc::clone(open));
-    move |bot| {
-        let (begun, open) = (Arc::clone(&begun), Arc::clone(&open));
-        bot.otherwise(move |c: Ctx| {
-            let text = c.text().to_owned();
-            let times = {
-                let mut begun = begun.lock().expect("nobody panics with it");
-                begun.push(text.clone());
-                begun.iter().filter(|other| **other == text).count()
-            };
-            let open = Arc::clone(&open);
-            async move {
-                if gates.contains(&(&*text, times)) {
-                    open.notified().await;
-                }
-                c.reply(text).await
-            }
-        })
-    }
 }
 
 #[tokio::test]

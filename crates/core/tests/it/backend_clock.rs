@@ -121,10 +121,6 @@ impl DurableKv for Clocked {
     fn caps(&self) -> Caps {
         self.inner.caps()
     }
-
-    async fn close(&self) -> Result<(), StoreError> {
-        self.inner.close().await
-    }
 }
 
 /// How far the place that a message gets now is behind the backend's clock.

@@ -1,10 +1,11 @@
 //! Updates that are no messages.
 
+use botmesh_core::inbound::{Inbound, InboundBody, Participant};
+
 use super::json::Json;
 use super::message::{address, message_id};
 use super::{Update, inbound, is_group, participant, text, time, whole};
 use crate::address::Address;
-use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 
 /// A pressed button.
 pub(super) fn pressed(update: &mut Update, query: &Json<'_>) -> Result<Inbound, String> {

@@ -1,10 +1,11 @@
 //! Messages: of users, of channels, of business accounts, and from chats that the bot is no member of.
 
+use botmesh_core::id::MessageId;
+use botmesh_core::inbound::{Inbound, InboundBody, Participant};
+
 use super::json::Json;
 use super::{OUTGOING, Update, content, inbound, is_group, participant, text, time, whole};
 use crate::address::{Address, Topic};
-use botmesh_core::id::MessageId;
-use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 
 pub(super) fn read(update: &mut Update, kind: &str, message: &Json<'_>) -> Result<Inbound, String> {
     let address = address(message)?;
