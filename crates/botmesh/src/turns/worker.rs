@@ -46,6 +46,12 @@ impl Finished {
         let leaves = turn.as_ref().is_some_and(|turn| !turn.was_given_back());
         Self { turn, work, verdict, sent, ended, keeps_turn: false, leaves }
     }
+
+    /// Its end is not durable: the message may run again, here or elsewhere, and must then know what it ended.
+    fn not_over(&mut self) {
+        self.leaves = true;
+        self.ended = None;
+    }
 }
 
 /// When a message is tried again.
@@ -254,8 +260,8 @@ impl Turns {
                     self.world.count_stale(&outcomes);
                     let is_over =
                         ending.as_ref().is_none_or(|ending| is_over(&ending.record, outcomes.last()));
-                    if let Some(finished) = &mut finished {
-                        finished.leaves |= !is_over;
+                    if let Some(finished) = finished.as_mut().filter(|_| !is_over) {
+                        finished.not_over();
                     }
                     let ended = ending.filter(|_| matches!(outcomes.last(), Some(Cas::Applied(_))));
                     self.tell_ended(ended.map(|ended| ended.record), letter);
@@ -265,7 +271,7 @@ impl Turns {
                     self.world.events.error("finishing a message in the inbox", &error);
                     next = None;
                     if let Some(finished) = &mut finished {
-                        finished.leaves = true;
+                        finished.not_over();
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! A message is acknowledged once a checkpoint holds its effects, and only the owner of a chat's turn writes one.
 
 use botmesh::core::inbound::Inbound;
-use botmesh::core::journal::{InboxState, WritePoint};
+use botmesh::core::journal::{Change, InboxState, Stored, WritePoint};
 use botmesh::core::store::CheckpointPhase;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, Fallback, HandoverConfig};
@@ -67,6 +67,31 @@ async fn a_message_whose_checkpoint_was_not_written_before_a_crash_is_replayed_e
         assert_eq!(fleet.said(), ["What is your name?", "How old are you, Ana?"], "{write:?}");
         assert_eq!(b.hears("3", "30").await, ["Done, Ana.", "What colour?"], "{write:?}");
     }
+}
+
+#[tokio::test]
+async fn a_conversation_is_over_for_a_message_that_somebody_else_took_over_before_it_was_acknowledged() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let a = fleet.start(with(signup().persistent()));
+    for (event, text) in [("1", "sign up"), ("2", "Ana")] {
+        a.hears(event, text).await;
+    }
+    let other = fleet.stage.journal("other").await;
+    fleet.store.before(Write::Set(CheckpointPhase::Ended), move || async move {
+        // As after a standstill of the one that handles it.
+        let id = Inbound::text("3", "ana", "").record_id();
+        let Stored { record, version } = other.inbox().get(&id).await?.expect("the message");
+        let adopted = record.adopt(&other.owner(), 5, other.now().await?).expect("it is not over");
+        let taken = other.commit_one(Change::update(version, &adopted)).await?;
+        assert!(taken.applied().is_some());
+        other.end_session().await
+    });
+    a.takes(Inbound::text("3", "ana", "30")).await;
+    fleet.pass(5 * MINUTE).await;
+    assert!(fleet.store.nothing_is_pending());
+    assert_eq!(state(&a, "3").await, InboxState::Done);
+    assert_eq!(fleet.said(), ["What is your name?", "How old are you, Ana?", "Done, Ana."]);
+    assert!(fleet.row().is_none(), "its end is remembered although the message is acknowledged");
 }
 
 #[tokio::test]
