@@ -140,7 +140,7 @@ fn tests(job: &Job<'_>, targets: &[&str], chosen: &[&str]) -> Invocation {
     let features = features.iter().map(String::as_str);
     let excluded = job.excluded().flat_map(|package| ["--exclude", package]);
     let args = targets.iter().copied().chain(excluded).chain(features).chain(chosen.iter().copied());
-    Invocation::cargo(["test", "--workspace"].into_iter().chain(args))
+    Invocation::cargo(["test", "--workspace", "--no-fail-fast"].into_iter().chain(args))
 }
 
 /// What is made at random from published descriptions: by which script of `crates/testing/tests/described`, where it is then,

@@ -128,15 +128,26 @@ fn a_write_waits_as_long_as_it_takes_for_the_writer_that_goes_first() {
         let config = SqliteConfig::default().with_busy_timeout(std::time::Duration::from_millis(1));
         let client = Client::open(&folder.path().join("bot.db"), config).await.unwrap();
         let first = client.beside().await.unwrap();
-        let (release, held) = hold();
+        let (release, mut held) = hold();
+        let (start, started) = tokio::sync::oneshot::channel();
+        let mut start = Some(start);
+        let goes_first = move |tx: &mut Tx<'_>| {
+            if let Some(start) = start.take() {
+                start.send(()).unwrap();
+            }
+            held(tx)
+        };
+        let waits = async {
+            started.await.unwrap();
+            client.write("wait", 1, insert("a")).await
+        };
         let reads = async {
             for _ in 0..200 {
                 client.read(super::super::Lane::Rows, "look", |_| Ok(())).await.unwrap();
             }
             drop(release);
         };
-        let (held, waited, ()) =
-            tokio::join!(first.write("hold", 1, held), client.write("wait", 1, insert("a")), reads);
+        let (held, waited, ()) = tokio::join!(first.write("hold", 1, goes_first), waits, reads);
         held.unwrap();
         waited.unwrap();
         first.close().await.unwrap();
