@@ -12,6 +12,7 @@ use botmesh_core::provider::{Provider, Rate, SendRequest};
 use botmesh_telegram::Telegram;
 use botmesh_testing::{FakeTelegram, TelegramFault};
 use serde_json::json;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::support::{all_of, bot_of, failure};
 
@@ -57,20 +58,34 @@ async fn an_answer_to_a_message_that_is_gone_arrives_without_it() {
     assert_eq!(ana.replies(), ["hi", "again"]);
 }
 
+/// A server that lets nobody in, and the connections that wait at it for ever: whoever else connects hears nothing at all.
+fn black_hole() -> (TcpListener, Vec<std::net::TcpStream>, String) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let listener = socket.listen(0).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300));
+    let waiting: Vec<_> = std::iter::repeat_with(connect).take(8).map_while(Result::ok).collect();
+    assert!(waiting.len() < 8, "it lets everybody in");
+    (listener, waiting, format!("http://{address}"))
+}
+
 /// Case D61.
 #[tokio::test]
 async fn without_a_connection_nothing_was_sent() {
-    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = port.local_addr().expect("an address");
     drop(port);
     let token = "1:secret-of-the-bot";
     let refused = Telegram::polling(token).with_api_url(&format!("http://{address}"));
     let unknown = Telegram::polling(token).with_api_url("http://nobody.invalid");
     // Somebody who never says anything, not even hello.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", silent.local_addr().expect("an address"));
     let silent = Telegram::polling(token).with_api_url(&url).with_timeout(Duration::from_secs(2));
-    for bot in [refused, unknown, silent] {
+    let (_listener, _waiting, url) = black_hole();
+    let unheard = Telegram::polling(token).with_api_url(&url).with_timeout(Duration::from_secs(2));
+    for bot in [refused, unknown, silent, unheard] {
         let error = send(&bot, ANA, "hi").await.expect_err("nobody there");
         assert_eq!(
             (error.class, error.phase, error.retryable),
