@@ -18,6 +18,7 @@ use botmesh_meta::axum::Router;
 use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_testing::{FakeGraph, Fault, GraphEcho, GraphFault, GraphProduct, LossyKv};
 use botmesh_webhook::Server;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
@@ -50,10 +51,25 @@ async fn serving(
     build: impl FnOnce(BotBuilder) -> BotBuilder,
     scenario: impl AsyncFnOnce(&Bot),
 ) {
+    let (listener, url) = door(path).await;
+    graph.set_webhook(product, url);
+    serving_on(listener, (provider, router), build, scenario).await;
+}
+
+async fn door(path: &str) -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}{path}", listener.local_addr().expect("an address"));
+    (listener, url)
+}
+
+async fn serving_on(
+    listener: TcpListener,
+    (provider, router): (impl Provider, Router),
+    build: impl FnOnce(BotBuilder) -> BotBuilder,
+    scenario: impl AsyncFnOnce(&Bot),
+) {
     let mut states = provider.connection();
     let bot = build(Bot::builder().provider(provider)).build().expect("a bot");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    graph.set_webhook(product, format!("http://{}{path}", listener.local_addr().expect("an address")));
     let server = Server::new().with_bot(bot.clone(), router).serve_on(listener);
     let scenario = async {
         states.wait_for(|state| *state == ConnectionState::Open).await.expect("it runs");
@@ -113,9 +129,24 @@ async fn what_meta_posts_again_is_answered_once_also_at_the_same_time_and_after_
     assert_eq!(ana.texts(), ["you said hello 1", "you said hello 2", "you said hello 3"]);
 }
 
-/// Case A1, two replicas.
+/// A text as WhatsApp posts it. Its id is always the same.
+fn post_of(user: &str, text: &str) -> Value {
+    let metadata =
+        json!({ "display_phone_number": "15550009999", "phone_number_id": FakeGraph::PHONE_NUMBER_ID });
+    let message = json!({
+        "from": "15551234567", "from_user_id": user, "id": format!("wamid.{text}"), "timestamp": "1795950000",
+        "type": "text", "text": { "body": text },
+    });
+    let value = json!({
+        "messaging_product": "whatsapp", "metadata": metadata, "messages": [message],
+        "contacts": [{ "profile": { "name": "Ana" }, "user_id": user, "wa_id": "15551234567" }],
+    });
+    json!({ "object": "whatsapp_business_account", "entry": [{ "id": "1", "changes": [{ "field": "messages", "value": value }] }] })
+}
+
+/// Case A1, two replicas: the same post reaches both at once, and then again.
 #[tokio::test]
-async fn replicas_that_get_the_same_post_answer_it_once() {
+async fn replicas_that_get_the_same_post_at_the_same_time_answer_it_once() {
     let (graph, kv, store) = (FakeGraph::start().await, kv(), MemoryStore::new());
     let hub = MemoryHub::new(Arc::new(SystemClock::new()));
     let replica = |name: &'static str| {
@@ -125,18 +156,31 @@ async fn replicas_that_get_the_same_post_answer_it_once() {
     };
     let ana = graph.whatsapp_user("Ana", "15551234567");
     let (one, two) = (whatsapp(&graph), whatsapp(&graph));
-    let (door_one, door_two) = (one.router(), two.router());
-    serving(&graph, (WHATSAPP, "/webhooks/whatsapp"), (one, door_one), replica("one"), async |_| {
-        ana.says("to one").await;
-        serving(&graph, (WHATSAPP, "/webhooks/whatsapp"), (two, door_two), replica("two"), async |_| {
-            tokio::join!(graph.redeliver(), graph.redeliver());
-            ana.says("to two").await;
-            graph.wait_for_deliveries(2).await;
-        })
-        .await;
+    let (router_one, router_two) = (one.router(), two.router());
+    let path = "/webhooks/whatsapp";
+    let ((listener_one, url_one), (listener_two, url_two)) = (door(path).await, door(path).await);
+    let post_to = async |url: &String, text: &str| {
+        graph.set_webhook(WHATSAPP, url);
+        graph.post(WHATSAPP, &post_of(ana.id(), text)).await
+    };
+    let texts: Vec<_> = (0..20).map(|number| number.to_string()).collect();
+    let both_at_once = async |bot: &Bot| {
+        for text in &texts {
+            let answers = tokio::join!(post_to(&url_one, text), post_to(&url_two, text));
+            assert_eq!(answers, (Some(200), Some(200)), "{text}");
+        }
+        graph.wait_for_deliveries(texts.len()).await;
+        for text in &texts {
+            tokio::join!(post_to(&url_two, text), post_to(&url_one, text));
+        }
+        until("the records", async || count(bot, OutboxState::Sent).await == texts.len()).await;
+    };
+    serving_on(listener_one, (one, router_one), replica("one"), async |_| {
+        serving_on(listener_two, (two, router_two), replica("two"), both_at_once).await;
     })
     .await;
-    assert_eq!(ana.texts(), ["you said to one", "you said to two"]);
+    let answers: Vec<_> = texts.iter().map(|text| format!("you said {text}")).collect();
+    assert_eq!(ana.texts(), answers);
 }
 
 /// Case A7.

@@ -16,6 +16,8 @@ use botmesh::prelude::*;
 use botmesh::{BotBuilder, Coordination, ReplicaRole};
 use botmesh_telegram::Telegram;
 use botmesh_testing::{FakeTelegram, TelegramFault, TestSpawner};
+use botmesh_webhook::Server;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 
 const ANA: i64 = 5_025_045_066;
@@ -135,11 +137,8 @@ async fn what_is_no_message_to_the_bot_is_not_answered() {
     assert_eq!(server.calls().iter().filter(|call| call.method == "sendMessage").count(), 2);
 }
 
-/// Case C41.
-#[tokio::test]
-async fn what_comes_at_the_same_time_in_one_chat_is_handled_one_after_the_other() {
-    let (server, kv) = (FakeTelegram::start().await, kv());
-    let ana = server.user(ANA, "Ana");
+/// A bot that shows a button, says back what it gets, and tells how many of its handlers ever ran at once.
+fn menu() -> (Arc<AtomicUsize>, impl FnOnce(BotBuilder) -> BotBuilder) {
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&most);
     let build = move |bot: BotBuilder| {
@@ -157,6 +156,15 @@ async fn what_comes_at_the_same_time_in_one_chat_is_handled_one_after_the_other(
             }
         })
     };
+    (most, build)
+}
+
+/// Case C41, in one answer to a poll.
+#[tokio::test]
+async fn what_comes_at_the_same_time_in_one_chat_is_handled_one_after_the_other() {
+    let (server, kv) = (FakeTelegram::start().await, kv());
+    let ana = server.user(ANA, "Ana");
+    let (most, build) = menu();
     with_bot(&server, &kv, build, async |_| {
         ana.writes("menu");
         ana.expect_reply("Tea?").await;
@@ -169,6 +177,37 @@ async fn what_comes_at_the_same_time_in_one_chat_is_handled_one_after_the_other(
     .await;
     assert_eq!(most.load(Ordering::SeqCst), 1);
     assert_eq!(ana.replies(), ["Tea?", "Yes!", "one!", "Yes!", "two!", "Yes!", "three!"]);
+}
+
+/// Case C41: presses and messages are in different queues of Telegram, which are posted at the same time.
+#[tokio::test]
+async fn what_is_posted_at_the_same_time_in_one_chat_is_handled_one_after_the_other() {
+    let (server, kv) = (FakeTelegram::start().await, kv());
+    let ana = server.user(ANA, "Ana");
+    let (most, build) = menu();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/telegram", listener.local_addr().expect("an address"));
+    let channel = Telegram::webhook(server.token(), "a-secret").with_api_url(&server.url());
+    channel.set_webhook(&url).await.expect("a webhook");
+    let router = channel.router();
+    let journals = Durability::new(Arc::clone(&kv)).with_instance_id("one");
+    let bot = build(Bot::builder().provider(channel).durability(journals)).build().expect("a bot");
+    let scenario = async {
+        ana.writes("menu");
+        ana.expect_reply("Tea?").await;
+        for _ in 0..20 {
+            ana.presses("Yes");
+            ana.writes("one");
+        }
+        server.until("all answers", || ana.replies().len() == 41).await;
+        bot.stop();
+    };
+    let (served, ()) = tokio::join!(Server::new().with_bot(bot.clone(), router).serve_on(listener), scenario);
+    served.expect("a good end");
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    let replies = ana.replies();
+    let count = |text| replies.iter().filter(|reply| *reply == text).count();
+    assert_eq!((count("Yes!"), count("one!")), (20, 20));
 }
 
 /// Cases C51 and commands in groups.
