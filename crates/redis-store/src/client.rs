@@ -157,6 +157,11 @@ impl Client {
         matches!(self.link, Link::Cluster(_))
     }
 
+    /// Whether what is sent now is on its way at once, if the connection is not being lost.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.nodes().iter().all(|node| node.is_connected())
+    }
+
     /// The connections: one, or on a Cluster one to each master.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.link {
@@ -241,7 +246,8 @@ impl Client {
         }
         let moved = reply.is_moved();
         let call = called(Bytes::from_static(script.text.as_bytes()), keys, &args);
-        let reply = self.send(operation, access, "EVAL", keys.first(), call).await?;
+        // Apart, as it is rare, and each call would have room for it.
+        let reply = Box::pin(self.send(operation, access, "EVAL", keys.first(), call)).await?;
         reply.moved(moved).ok(operation, &self.place, access)
     }
 
@@ -286,7 +292,7 @@ impl Client {
         let call = Call { operation, access, name, args, slot };
         match &self.link {
             Link::One(node) => send_to(node, &call).await,
-            Link::Cluster(nodes) => nodes.send(&call).await,
+            Link::Cluster(nodes) => Box::pin(nodes.send(&call)).await,
         }
     }
 

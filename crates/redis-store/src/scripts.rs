@@ -47,6 +47,7 @@ scripts! {
     13: LOCK_RENEW = turns!(" flags=allow-oom", ["clock", "words", "lock"], "lock_renew"),
     14: LOCK_RELEASE = turns!(" flags=allow-oom", ["clock", "words", "lock"], "lock_release"),
     15: SWEEP = turns!(" flags=allow-oom", ["clock", "words", "turn", "sessions", "queue"], "sweep"),
+    16: TOGETHER = turns!("", ["clock"], "together"),
 }
 
 /// Called once, when a store is opened.

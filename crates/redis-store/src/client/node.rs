@@ -94,7 +94,8 @@ impl Node {
     /// Sends a call, once.
     pub(super) async fn call(&self, call: &Call) -> Result<Resp3Frame, Error> {
         let command = CustomCommand::new_static(call.name, call.slot, false);
-        self.fred.custom_raw(command, call.args.clone()).await
+        // The driver's future has 7 kB, which all that await it would have too, each in turn.
+        Box::pin(self.fred.custom_raw(command, call.args.clone())).await
     }
 
     /// Sends a call about a slot that is on its way to this node, which takes it right behind an `ASKING`. Nothing else may be

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
 use super::bucket::Bucket;
 use super::failure::Failure;
+use super::groups::Groups;
 use super::session::Session;
 
 /// What is to be done besides the calls.
@@ -39,6 +40,7 @@ pub(super) struct Lane {
     /// For which end all nodes have been looked through.
     looked_for: AtomicU64,
     order: Order,
+    pub(super) groups: Groups,
 }
 
 impl Lane {
@@ -55,6 +57,7 @@ impl Lane {
             unswept: AtomicU64::new(0),
             looked_for: AtomicU64::new(0),
             order: Order::default(),
+            groups: Groups::default(),
         }
     }
 

@@ -9,6 +9,7 @@ mod config_tests;
 #[cfg(test)]
 mod copies_tests;
 mod failure;
+mod groups;
 mod lane;
 #[cfg(test)]
 mod oracle_tests;
@@ -23,7 +24,7 @@ mod wire;
 
 use std::fmt;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -59,17 +60,17 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Gives turns to the replicas of a bot through a Redis server (7.0 or newer) or a Cluster. Clones share their sessions.
 ///
 /// - A turn is told to its replica by a push; nobody polls, except to repair a push that was lost.
-/// - One lease covers all turns of a replica, on a Cluster one for each of 64 parts of the keys. It is prolonged by a thread of its own over a connection of its own, so that
-///   no handler delays it. A replica that cannot prolong it stops before the server gives its turns away: every
-///   [`Turn::check`] then fails, without asking anybody.
+/// - One lease covers all turns of a replica, on a Cluster one for each of 64 parts of the keys. A thread of its own prolongs it over
+///   a connection of its own, so that no handler delays it. A replica that cannot prolong it stops before the server gives its
+///   turns away: every [`Turn::check`] then fails, without asking anybody.
 /// - After a loss the replica goes on by itself under a new session. Tickets of the old one are worth nothing.
 /// - A server that lost its data gives no turn for a lease, so that no holder from before is left, and then larger fences
 ///   than before.
 /// - The calls of one key are served in the order in which they were made.
 ///
 /// It must be started within a Tokio runtime, which then serves its calls: the coordinator ends with that runtime, and its turns
-/// with it. When the last clone and the last of its tickets and turns are dropped, the
-/// session ends as by [`close`](Coordinator::close), but nobody waits for it.
+/// with it. When the last clone and the last of its tickets and turns are dropped, the session ends as by
+/// [`close`](Coordinator::close), but nobody waits for it.
 #[derive(Clone)]
 pub struct RedisCoordinator {
     inner: Arc<Inner>,
@@ -243,8 +244,8 @@ impl RedisCoordinator {
         let (shared, session) = (&self.inner.shared, &claim.session);
         let Claim { key, seq, .. } = claim;
         loop {
-            let entry = Entry { key, session: &session.id, seq: *seq, mode, floor: session.lane.floor() };
-            let answer = shared.wire.enter(&session.lane.bucket, entry, &shared.config).await;
+            let entry = Entry { seq: *seq, mode, floor: session.lane.floor() };
+            let answer = shared.enter(session, key, entry).await;
             shared.called(session, &answer);
             if session.end().is_some() {
                 return Ok(None);
@@ -280,7 +281,7 @@ impl RedisCoordinator {
     async fn in_time<T>(
         &self,
         key: &str,
-        work: impl Future<Output = Result<T, CoordinationUnavailable>>,
+        work: Pin<&mut (dyn Future<Output = Result<T, CoordinationUnavailable>> + Send)>,
         failure: &Failure,
     ) -> Result<T, CoordinationUnavailable> {
         let shared = &self.inner.shared;
@@ -337,10 +338,6 @@ impl fmt::Debug for RedisCoordinator {
     }
 }
 
-fn lock_ttl(ttl: Duration) -> Duration {
-    ttl.clamp(Duration::from_millis(1), botmesh_core::coordinator::machine::MAX_LOCK_TTL)
-}
-
 #[async_trait]
 impl Coordinator for RedisCoordinator {
     /// On a Cluster, turns of different keys may be of different sessions, each in its own part of the keys; this is the
@@ -355,12 +352,12 @@ impl Coordinator for RedisCoordinator {
         let shared = &self.inner.shared;
         let (key, failure) = (Arc::from(key), Failure::default());
         let until = shared.clock.monotonic() + shared.config.turn_wait;
-        self.in_time(&key, self.take(&key, until, &failure), &failure).await
+        self.in_time(&key, pin!(self.take(&key, until, &failure)), &failure).await
     }
 
     async fn try_enter(&self, key: &str) -> Result<Option<Turn>, CoordinationUnavailable> {
         let (key, failure) = (Arc::from(key), Failure::default());
-        self.in_time(&key, self.try_take(&key, &failure), &failure).await
+        self.in_time(&key, pin!(self.try_take(&key, &failure)), &failure).await
     }
 
     async fn acquire_lock_fenced(
@@ -377,7 +374,7 @@ impl Coordinator for RedisCoordinator {
             None => return Err(self.why_unopened(lane).unwrap_or_else(|| timeout(wait))),
         };
         let wire = &self.inner.shared.wire;
-        let answer = wire.lock_acquire(&lane.bucket, key, token, lock_ttl(ttl)).await;
+        let answer = wire.lock_acquire(&lane.bucket, key, token, ttl).await;
         match self.open(lane, answer)? {
             Locking::Acquired(fence) => {
                 lane.saw(fence);
@@ -395,7 +392,7 @@ impl Coordinator for RedisCoordinator {
     ) -> Result<Option<Fence>, CoordinationUnavailable> {
         let lane = self.lane(key);
         let wire = &self.inner.shared.wire;
-        self.open(lane, wire.lock_renew(&lane.bucket, key, token, lock_ttl(ttl)).await)
+        self.open(lane, wire.lock_renew(&lane.bucket, key, token, ttl).await)
     }
 
     async fn release_lock(&self, key: &str, token: &str) -> Result<bool, CoordinationUnavailable> {

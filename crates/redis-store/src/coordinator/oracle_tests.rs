@@ -15,7 +15,7 @@ use botmesh_test_servers::{Connection, Options, Redis, Reply};
 use proptest::prelude::*;
 
 use super::bucket::{Bucket, wake};
-use super::wire::{Push, Texts, word};
+use super::wire::{Asked, Push, Texts, letter, word};
 use crate::scripts::{self, Script};
 
 const KEYS: [&str; 3] = ["x", "y", "a|b:c"];
@@ -34,6 +34,8 @@ enum Op {
     Enter(usize, usize, bool),
     Repeat(usize),
     Leave(usize, Leaving),
+    /// Tickets of a replica in one call: a key to take one, or one of the last to give it back.
+    Together(usize, Vec<Result<usize, (usize, Leaving)>>),
     Poll(usize),
     Sweep(usize),
     Lock(usize, usize),
@@ -52,6 +54,10 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Leaving::Abandoned),
         3 => Just(Leaving::Unused),
     ];
+    let part = prop_oneof![
+        1 => key.clone().prop_map(Ok),
+        1 => (any::<usize>(), leaving.clone()).prop_map(Err),
+    ];
     let clock = prop_oneof![
         8 => -5_000i64..15_000,
         1 => prop_oneof![Just(3_600_000_000), Just(-3_600_000_000)],
@@ -64,6 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
         12 => (key.clone(), replica.clone(), prop::bool::weighted(0.8)).prop_map(|(k, r, w)| Op::Enter(k, r, w)),
         2 => any::<usize>().prop_map(Op::Repeat),
         8 => (any::<usize>(), leaving).prop_map(|(which, leaving)| Op::Leave(which, leaving)),
+        8 => (replica.clone(), prop::collection::vec(part, 1..7)).prop_map(|(r, parts)| Op::Together(r, parts)),
         5 => any::<usize>().prop_map(Op::Poll),
         1 => key.clone().prop_map(Op::Sweep),
         2 => (key.clone(), replica.clone()).prop_map(|(k, r)| Op::Lock(k, r)),
@@ -89,6 +96,11 @@ struct Scripts {
 
 impl Scripts {
     fn run(&mut self, script: &Script, keys: &[Bytes], at: Moment, args: &[&str]) -> (Option<Epoch>, Texts) {
+        let (epoch, texts) = Texts::new(&self.text(script, keys, at, args)).unwrap();
+        (epoch.map(|epoch| Epoch(String::from_utf8(epoch.to_vec()).unwrap().into())), texts)
+    }
+
+    fn text(&mut self, script: &Script, keys: &[Bytes], at: Moment, args: &[&str]) -> Bytes {
         let text = script.text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}");
         let text = text.replace("redis.pcall('PUBLISH', ", "redis.call('RPUSH', ");
         assert!(!text.contains("'TIME'") && !text.contains("'PUBLISH'"));
@@ -99,9 +111,7 @@ impl Scripts {
         all.extend(args.iter().map(|arg| Bytes::copy_from_slice(arg.as_bytes())));
         let (seconds, micros) = (at.now.0 / 1_000_000, at.now.0 % 1_000_000);
         all.extend([seconds.to_string().into(), micros.to_string().into()]);
-        let reply = self.connection.command(&all).unwrap();
-        let (epoch, texts) = Texts::new(&reply.text().unwrap().into()).unwrap();
-        (epoch.map(|epoch| Epoch(String::from_utf8(epoch.to_vec()).unwrap().into())), texts)
+        self.connection.command(&all).unwrap().text().unwrap().into()
     }
 
     fn pushed(&mut self) -> Vec<Effect> {
@@ -137,6 +147,7 @@ struct Pair {
     tickets: Vec<(usize, TicketId)>,
     known: Option<Epoch>,
     granted: usize,
+    together: usize,
 }
 
 impl Pair {
@@ -210,6 +221,71 @@ impl Pair {
             previous: next.previous,
         }));
         (left, effects)
+    }
+
+    /// Tickets in one call. What is answered is what the machine says of each in turn; the others are asked for by themselves.
+    fn together(&mut self, replica: usize, parts: &[Result<usize, (usize, Leaving)>]) {
+        let session = self.session(replica);
+        let mut asks = Vec::new();
+        for part in parts {
+            match *part {
+                Ok(key) => {
+                    let ticket = TicketId { session: session.clone(), seq: self.tickets.len() as u64 };
+                    self.tickets.push((key, ticket.clone()));
+                    asks.push((key, ticket, Asked::Enter));
+                }
+                Err((which, leaving)) => {
+                    let picked = self.pick(which).filter(|(_, ticket)| ticket.session == session);
+                    asks.extend(picked.map(|(key, ticket)| (key, ticket, Asked::Leave(leaving))));
+                }
+            }
+        }
+        if asks.is_empty() {
+            return;
+        }
+        let at = self.at();
+        let mut keys = self.state().to_vec();
+        keys.extend(asks.iter().map(|(key, ..)| self.turn(*key)[1].clone()));
+        let floor = self.machine.snapshot().last.0.to_string();
+        let tickets: Vec<_> =
+            asks.iter().map(|(_, ticket, asked)| format!("{}{}", letter(*asked), ticket.seq)).collect();
+        let mut args = vec![session.as_str(), HOUR_MILLIS, &floor];
+        args.extend(tickets.iter().map(String::as_str));
+        let text = self.scripts.text(&scripts::TOGETHER, &keys, at, &args);
+        assert_eq!(self.scripts.pushed(), []);
+        let (epoch, answers) = Texts::of_each(&text).unwrap();
+        assert_eq!((answers.len(), epoch.is_some()), (asks.len(), self.machine.epoch().is_some()));
+        let mut alone = Vec::new();
+        for ((key, ticket, asked), answer) in asks.into_iter().zip(answers) {
+            let (name, mut effects) = (KEYS[key], Vec::new());
+            match (asked, answer) {
+                (_, None) => alone.push((key, ticket, asked)),
+                (Asked::Enter, Some(answer)) => {
+                    let expected = self.machine.enter(name, &ticket, at, &mut effects);
+                    assert_eq!(answer.standing().unwrap(), expected);
+                    self.granted += 1;
+                    self.together += 1;
+                }
+                (Asked::Leave(leaving), Some(answer)) => {
+                    let expected = self.machine.leave(name, &ticket, leaving, at, &mut effects);
+                    assert_eq!((answer.left().unwrap(), expected), ((true, None), true));
+                    self.together += 1;
+                }
+            }
+            assert_eq!(effects, [], "{asked:?}");
+        }
+        for (key, ticket, asked) in alone {
+            match asked {
+                Asked::Enter => self.standing(key, &ticket, &Op::Enter(key, replica, true)),
+                Asked::Leave(leaving) => self.leave_as_expected(key, &ticket, leaving),
+            }
+        }
+    }
+
+    fn leave_as_expected(&mut self, key: usize, ticket: &TicketId, leaving: Leaving) {
+        let (at, mut effects) = (self.at(), Vec::new());
+        let expected = self.machine.leave(KEYS[key], ticket, leaving, at, &mut effects);
+        assert_eq!(self.leave(key, ticket, leaving, at), (expected, effects));
     }
 
     fn sweep(&mut self, key: usize) {
@@ -328,10 +404,9 @@ impl Pair {
             Op::Repeat(which) | Op::Poll(which) | Op::Leave(which, _) => {
                 let Some((key, ticket)) = self.pick(which) else { return };
                 let Op::Leave(_, leaving) = *op else { return self.standing(key, &ticket, op) };
-                let (at, mut effects) = (self.at(), Vec::new());
-                let expected = self.machine.leave(KEYS[key], &ticket, leaving, at, &mut effects);
-                assert_eq!(self.leave(key, &ticket, leaving, at), (expected, effects));
+                self.leave_as_expected(key, &ticket, leaving);
             }
+            Op::Together(replica, ref parts) => self.together(replica, parts),
             Op::Sweep(key) => self.sweep(key),
             Op::Lock(..) | Op::Renew(..) | Op::Unlock(..) => self.locks(op),
             Op::Flush => {
@@ -356,7 +431,7 @@ impl Pair {
 #[test]
 fn the_scripts_answer_as_the_machine_does() {
     let redis = Redis::start(&Options::new()).unwrap();
-    let granted = std::cell::Cell::new(0);
+    let (granted, together) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(80) };
     proptest!(config, |(ops in prop::collection::vec(op(), 20..120))| {
         let mut connection = redis.connection().unwrap();
@@ -372,6 +447,7 @@ fn the_scripts_answer_as_the_machine_does() {
             tickets: Vec::new(),
             known: None,
             granted: 0,
+            together: 0,
         };
         for replica in 0..REPLICAS {
             pair.open(replica, 30, false);
@@ -380,6 +456,8 @@ fn the_scripts_answer_as_the_machine_does() {
             pair.step(op);
         }
         granted.set(granted.get() + pair.granted);
+        together.set(together.get() + pair.together);
     });
     assert!(granted.get() > 500, "nearly nothing was granted: {}", granted.get());
+    assert!(together.get() > 200, "nearly nothing was done together: {}", together.get());
 }

@@ -168,6 +168,11 @@ async fn work(shared: &Arc<Shared>, lane: &Arc<Lane>, mut jobs: mpsc::UnboundedR
             Some(()) = calls.next(), if !calls.is_empty() => {
                 while let Some(Some(())) = calls.next().now_or_never() {}
             }
+            () = lane.groups.due.notified() => {
+                while let Some((under_way, group)) = lane.groups.take() {
+                    calls.push(Box::pin(shared.send(under_way, group)));
+                }
+            }
             () = lane.sooner.notified() => {}
             () = lane.opened.notified() => {}
             () = due => {
@@ -232,12 +237,12 @@ async fn ask_all(shared: &Arc<Shared>, session: &Arc<Session>) {
 
 /// Gives a ticket back until the server has taken it. The tickets of a session that ended are found by others.
 async fn leave(shared: &Arc<Shared>, session: Arc<Session>, key: Arc<str>, seq: u64, leaving: Leaving) {
-    let (bucket, idle_ttl, mut delay) = (&session.lane.bucket, shared.config.idle_ttl, FIRST_DELAY);
+    let mut delay = FIRST_DELAY;
     if leaving == Leaving::Unused && !keeps!(shared.config, DroppedTickets) {
         return;
     }
     loop {
-        let answer = shared.wire.leave(bucket, &key, &session.id, seq, leaving, idle_ttl).await;
+        let answer = shared.leave(&session, &key, seq, leaving).await;
         shared.called(&session, &answer);
         match answer {
             Ok(answer) => {

@@ -101,6 +101,7 @@ struct Served(Arc<Shared>);
 
 impl Drop for Served {
     fn drop(&mut self) {
+        self.0.lanes().for_each(|lane| lane.groups.close());
         self.0.finish(LeaseLostReason::CoordinatorLost);
         self.0.served.cancel();
     }
@@ -126,6 +127,10 @@ async fn prepare(
     ends: mpsc::UnboundedSender<Arc<Session>>,
 ) -> Result<(Arc<Shared>, Jobs), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    // On a Cluster a slot that is on its way holds up a group as soon as one of its keys is not there.
+    let in_groups = !client.is_clustered();
+    #[cfg(feature = "mutations")]
+    let in_groups = in_groups && config.altered.without.is_none();
     let connection = connection(client, &config);
     let prefix = connection.prefix.clone();
     let buckets = if client.is_clustered() { ON_A_CLUSTER } else { 1 };
@@ -153,7 +158,11 @@ async fn prepare(
     let (lanes, todo): (Vec<_>, Jobs) = (0..buckets)
         .map(|number| {
             let (jobs, todo) = mpsc::unbounded_channel();
-            (Arc::new(Lane::new(number, Bucket::new(&prefix, number), config.floor, jobs)), todo)
+            let lane = Lane::new(number, Bucket::new(&prefix, number), config.floor, jobs);
+            if !in_groups {
+                lane.groups.close();
+            }
+            (Arc::new(lane), todo)
         })
         .unzip();
     Ok((Arc::new(Shared::new(config, clock, wire, begun, lanes)), todo))

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use botmesh_core::Bytes;
 use botmesh_core::coordinator::Fence;
-use botmesh_core::coordinator::machine::{Beat, Ending, Leaving, Liveness, Locking, Previous, Standing};
+use botmesh_core::coordinator::machine::{
+    Beat, Ending, Leaving, Liveness, Locking, MAX_LOCK_TTL, Previous, Standing,
+};
 use botmesh_core::error::StoreError;
 use botmesh_core::id::SessionId;
 use botmesh_core::time::Clock;
 
-use self::Arg::{Number, Text};
+use self::Arg::{Number, Text, Ticket};
 use super::bucket::Bucket;
 use super::config::RedisCoordinatorConfig;
-use crate::client::{Client, Unexpected};
+use crate::client::{Client, Reply, Unexpected};
 use crate::error::Access;
 use crate::scripts::{self, Script};
 
@@ -51,10 +53,23 @@ pub(super) enum Mode {
     Try,
 }
 
+/// What is asked for a ticket that goes in one call with others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    Enter,
+    Leave(Leaving),
+}
+
+/// A ticket that goes in one call with others.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) key: Arc<str>,
+    pub(super) seq: u64,
+    pub(super) asked: Asked,
+}
+
 /// How a ticket is asked for.
-pub(super) struct Entry<'a> {
-    pub(super) key: &'a str,
-    pub(super) session: &'a SessionId,
+pub(super) struct Entry {
     pub(super) seq: u64,
     pub(super) mode: Mode,
     /// Its number is larger.
@@ -107,15 +122,30 @@ fn previous(text: &str) -> Option<Option<Previous>> {
 }
 
 /// The parts of an answer.
+#[derive(Debug)]
 pub(super) struct Texts(std::vec::IntoIter<Bytes>);
+
+fn split(answer: &Bytes, by: u8) -> Texts {
+    let parts = answer.split(|byte| *byte == by).map(|part| answer.slice_ref(part));
+    Texts(parts.collect::<Vec<_>>().into_iter())
+}
 
 impl Texts {
     /// Splits off the epoch; `None` if there is none.
     pub(super) fn new(answer: &Bytes) -> Result<(Option<Bytes>, Self), Unexpected> {
-        let parts = answer.split(|byte| *byte == b'|').map(|part| answer.slice_ref(part));
-        let mut texts = Self(parts.collect::<Vec<_>>().into_iter());
-        let epoch = texts.next()?;
-        Ok(((!epoch.is_empty()).then_some(epoch), texts))
+        let mut texts = split(answer, b'|');
+        Ok((texts.epoch()?, texts))
+    }
+
+    /// The epoch, and what is answered for each ticket; `None` for one that is to be asked for by itself.
+    pub(super) fn of_each(answer: &Bytes) -> Result<(Option<Bytes>, Vec<Option<Self>>), Unexpected> {
+        let mut lines = split(answer, b'\n');
+        let epoch = lines.epoch()?;
+        Ok((epoch, lines.0.map(|line| (!line.is_empty()).then(|| split(&line, b'|'))).collect()))
+    }
+
+    fn epoch(&mut self) -> Result<Option<Bytes>, Unexpected> {
+        Ok(Some(self.next()?).filter(|epoch| !epoch.is_empty()))
     }
 
     fn next(&mut self) -> Result<Bytes, Unexpected> {
@@ -226,6 +256,11 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// How long a lock may last.
+fn lock_micros(ttl: Duration) -> u64 {
+    micros(ttl.clamp(Duration::from_millis(1), MAX_LOCK_TTL))
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -239,6 +274,17 @@ fn read(text: &[u8]) -> Result<&str, Unexpected> {
 enum Arg<'a> {
     Text(&'a str),
     Number(u64),
+    Ticket(Asked, u64),
+}
+
+/// As the script calls it that does so for many.
+pub(super) fn letter(asked: Asked) -> char {
+    match asked {
+        Asked::Enter => 'e',
+        Asked::Leave(Leaving::Done) => 'd',
+        Asked::Leave(Leaving::Abandoned) => 'a',
+        Asked::Leave(Leaving::Unused) => 'u',
+    }
 }
 
 /// Arguments as a command has them: all in one buffer, since each message costs two calls.
@@ -249,6 +295,7 @@ fn packed(first: Arg<'_>, others: &[Arg<'_>]) -> Vec<Bytes> {
             Text(text) => all.push_str(text),
             // A string takes everything.
             Number(number) => _ = write!(all, "{number}"),
+            Ticket(asked, seq) => _ = write!(all, "{}{seq}", letter(*asked)),
         }
         ends.push(all.len());
     }
@@ -270,20 +317,65 @@ impl Wire {
         args: &[Arg<'_>],
         read: impl FnOnce(Texts) -> Result<T, Unexpected>,
     ) -> Result<Answer<T>, StoreError> {
-        let sent = micros(self.clock.monotonic()).max(1);
-        // The request may take a while to arrive, which the caller sees pass only if it waits for longer.
-        let late = micros(self.client.config().command_timeout);
-        let elapsed = bucket.elapsed(sent).map_or(Text(""), |elapsed| Number(elapsed.saturating_add(late)));
-        let args = packed(elapsed, args);
-        let reply = self.client.script("turns", Access::Read, script, keys, args).await?;
-        let strange = |what: Unexpected| what.error("turns", self.client.place(), Access::Read);
+        let (reply, sent) = self.send(bucket, script, keys, args).await?;
         let moved = reply.is_moved();
-        let (epoch, texts) = reply.text().and_then(|text| Texts::new(&text)).map_err(strange)?;
+        let read_all = |text| {
+            let (epoch, texts) = Texts::new(&text)?;
+            Ok((epoch, read(texts)?))
+        };
+        let (epoch, what) = reply.text().and_then(read_all).map_err(|what| self.strange(what))?;
         // A ticket that is given back may leave the clocks as they were.
         if script.number != scripts::LEAVE.number {
             bucket.witness(sent);
         }
-        Ok(Answer { epoch, moved, what: read(texts).map_err(strange)? })
+        Ok(Answer { epoch, moved, what })
+    }
+
+    /// What is answered, and when it was asked, in microseconds.
+    async fn send(
+        &self,
+        bucket: &Bucket,
+        script: &Script,
+        keys: &[Bytes],
+        args: &[Arg<'_>],
+    ) -> Result<(Reply, u64), StoreError> {
+        let sent = micros(self.clock.monotonic()).max(1);
+        // The request may take a while to arrive, which the caller sees pass only if it waits for longer.
+        let late = micros(self.client.config().command_timeout);
+        let elapsed = bucket.elapsed(sent).map_or(Text(""), |elapsed| Number(elapsed.saturating_add(late)));
+        let reply = self.client.script("turns", Access::Read, script, keys, packed(elapsed, args)).await?;
+        Ok((reply, sent))
+    }
+
+    pub(super) fn strange(&self, what: Unexpected) -> StoreError {
+        what.error("turns", self.client.place(), Access::Read)
+    }
+
+    /// What becomes of tickets of a session, each of which is the only one of its key; of the others, `None`.
+    pub(super) async fn together(
+        &self,
+        bucket: &Bucket,
+        session: &SessionId,
+        tickets: &[Ask],
+        floor: Fence,
+        idle_ttl: Duration,
+    ) -> Result<Answer<Vec<Option<Texts>>>, StoreError> {
+        let queues = tickets.iter().map(|ticket| bucket.queue(&ticket.key));
+        let keys: Vec<_> = std::iter::once(bucket.state()).chain(queues).collect();
+        let mut args = vec![Text(session.as_str()), Number(millis(idle_ttl)), Number(floor.0)];
+        args.extend(tickets.iter().map(|ticket| Ticket(ticket.asked, ticket.seq)));
+        let (reply, sent) = self.send(bucket, &scripts::TOGETHER, &keys, &args).await?;
+        let moved = reply.is_moved();
+        let read = reply.text().and_then(|text| Texts::of_each(&text));
+        let (epoch, what) = read.map_err(|what| self.strange(what))?;
+        let is_granted = |(ticket, answer): (&Ask, &Option<Texts>)| {
+            matches!(ticket.asked, Asked::Enter) && answer.is_some()
+        };
+        // Only then it writes the clocks.
+        if tickets.iter().zip(&what).any(is_granted) {
+            bucket.witness(sent);
+        }
+        Ok(Answer { epoch, moved, what })
     }
 
     pub(super) async fn open(
@@ -328,7 +420,9 @@ impl Wire {
     pub(super) async fn enter(
         &self,
         bucket: &Bucket,
-        entry: Entry<'_>,
+        key: &str,
+        session: &SessionId,
+        entry: Entry,
         config: &RedisCoordinatorConfig,
     ) -> Result<Answer<Standing>, StoreError> {
         let idle = millis(config.idle_ttl);
@@ -337,14 +431,14 @@ impl Wire {
             Mode::Try => "try",
         };
         let args = [
-            Text(entry.session.as_str()),
+            Text(session.as_str()),
             Number(entry.seq),
             Number(config.max_waiters.into()),
             Text(mode),
             Number(idle),
             Number(entry.floor.0),
         ];
-        self.call(bucket, &scripts::ENTER, &bucket.turn(entry.key), &args, Texts::standing).await
+        self.call(bucket, &scripts::ENTER, &bucket.turn(key), &args, Texts::standing).await
     }
 
     pub(super) async fn leave(
@@ -391,7 +485,7 @@ impl Wire {
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Locking>, StoreError> {
-        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(micros(ttl))]);
+        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(lock_micros(ttl))]);
         self.call(bucket, &scripts::LOCK_ACQUIRE, &keys, &args, Texts::locking).await
     }
 
@@ -402,7 +496,7 @@ impl Wire {
         token: &str,
         ttl: Duration,
     ) -> Result<Answer<Option<Fence>>, StoreError> {
-        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(micros(ttl))]);
+        let (keys, args) = ([bucket.state(), bucket.lock(key)], [Text(token), Number(lock_micros(ttl))]);
         self.call(bucket, &scripts::LOCK_RENEW, &keys, &args, Texts::renewed).await
     }
 

@@ -17,6 +17,7 @@ mod turn_answers;
 mod turn_crowds;
 mod turn_doubts;
 mod turn_faults;
+mod turn_groups;
 mod turn_late;
 mod turn_losses;
 mod turn_server;

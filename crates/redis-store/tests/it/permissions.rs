@@ -93,7 +93,7 @@ async fn the_permissions_recommended_for_turns_suffice_and_are_missed() {
     assert!(a.release_lock("job", "t").await.unwrap());
     let own = rules.split_once('&').unwrap().1;
     let own: Vec<_> = own.split(' ').skip(1).collect();
-    assert_eq!(own.len(), 7);
+    assert_eq!(own.len(), 10);
     for rule in own {
         let name = rule.trim_start_matches('+');
         redis.command(&["ACL", "SETUSER", "bot", &format!("-{name}")]).unwrap();
