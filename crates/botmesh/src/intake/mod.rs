@@ -116,11 +116,11 @@ impl Intake {
         let under_turn = self.world.coordinated && stored.record.crashes > 0;
         let work = Work::new(inbound, received, Some(stored));
         let work = Work { replay: true, under_turn, _permit: Some(permit), ..work };
-        if suspect { self.fill_alone(slot, work) } else { drop(slot.fill(work)) }
+        // What begins under its turn waits for the others then, and not for whoever has that.
+        if suspect && !under_turn { self.fill_alone(slot, work) } else { drop(slot.fill(work)) }
     }
 
-    /// Lets a message begin after the other ones that may be what ends the process. If all of them ran at once, each death
-    /// would cost the innocent among them an attempt as well, until they are given up with the guilty one.
+    /// Lets a message begin after the other ones that may be what ends the process.
     fn fill_alone(&self, slot: Slot, work: Work) {
         slot.stand_back();
         let (world, turns) = (Arc::clone(&self.world), Arc::clone(&self.turns));

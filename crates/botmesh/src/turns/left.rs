@@ -101,11 +101,8 @@ impl Turns {
     ) -> Result<(), StillLeft> {
         let mut works = works.into_iter();
         while let Some(mut work) = works.next() {
-            let max = self.world.journal.as_ref().map_or(0, |open| open.config.inbox.max_attempts);
-            if work.alone.is_none()
-                && work.record.as_ref().is_some_and(|stored| stored.record.is_suspect(max))
-            {
-                work.alone = self.alone().await;
+            if let Some(open) = &self.world.journal {
+                self.set_apart(open, &mut work).await;
             }
             let again = match self.begin_left(work).await {
                 Ok(None) => None,

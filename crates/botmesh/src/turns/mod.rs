@@ -9,6 +9,7 @@ mod tickets;
 mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -20,7 +21,7 @@ use crate::core::journal::{InboxRecord, Stored};
 use crate::core::time::Timestamp;
 use crate::dispatch::Dispatcher;
 use crate::metrics::Unfinished;
-use crate::world::World;
+use crate::world::{OpenJournal, World};
 use look::Looks;
 use queues::Queues;
 pub(crate) use queues::{Placed, Slot};
@@ -88,8 +89,16 @@ pub(crate) struct Turns {
     running: Arc<Semaphore>,
     queues: Arc<Queues>,
     looks: Looks,
-    /// Held by the one message that runs alone.
-    suspects: Arc<Mutex<()>>,
+    suspects: Suspects,
+}
+
+/// The messages that may be what ends the process.
+#[derive(Default)]
+struct Suspects {
+    /// Held by the one that runs.
+    one: Arc<Mutex<()>>,
+    /// How many have begun.
+    begun: AtomicU64,
 }
 
 impl Turns {
@@ -114,10 +123,30 @@ impl Turns {
     /// no longer than a lease.
     pub(crate) async fn alone(&self) -> Option<OwnedMutexGuard<()>> {
         let open = self.world.journal.as_ref()?;
-        tokio::select! {
-            biased;
-            alone = Arc::clone(&self.suspects).lock_owned() => Some(alone),
-            () = self.world.seams.clock.sleep(open.config.inbox.lease) => None,
+        let Suspects { one, begun } = &self.suspects;
+        loop {
+            let before = begun.load(Ordering::SeqCst);
+            tokio::select! {
+                biased;
+                alone = Arc::clone(one).lock_owned() => {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    return Some(alone);
+                }
+                () = self.world.seams.clock.sleep(open.config.inbox.lease) => {
+                    if begun.load(Ordering::SeqCst) == before {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets a message begin after the other ones that may be what ends the process, if it may be that too. If all of them ran at
+    /// once, each death would cost the innocent among them an attempt as well, until they are given up with the guilty one.
+    async fn set_apart(&self, open: &OpenJournal, work: &mut Work) {
+        let max = open.config.inbox.max_attempts;
+        if work.alone.is_none() && work.record.as_ref().is_some_and(|stored| stored.record.is_suspect(max)) {
+            work.alone = self.world.stopping.run_until_cancelled(self.alone()).await.flatten();
         }
     }
 

@@ -363,39 +363,55 @@ impl Turns {
         if !self.world.coordinated {
             return self.run_under(turn, key, work).await;
         }
-        match self.is_ours(&turn, &mut work, waited).await {
-            Ok(true) => {}
-            Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
-            Err(error) => {
-                self.world.trouble(LOOKING, &error);
-                if work.under_turn && !error.retry() {
-                    // The sweeper tells of what nobody can read.
-                    return Finished::unhandled(Some(turn), work, Verdict::Taken);
-                }
-                return Finished::unhandled(Some(turn), work, Verdict::Failed(describe(&error)));
+        if !work.under_turn {
+            match self.is_ours(&turn, &work, waited).await {
+                Ok(true) => {}
+                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+                Err(error) => return self.unlooked(turn, work, &error),
             }
         }
         // What arrived after this message may be left as well, by who had a ticket before it had this one: only what has just
         // arrived comes after all of that.
         let leaves = !turn.was_given_back() && (waited || work.replay);
-        match self.finish_left(&turn, key, &work).await {
-            Ok(()) => Finished { leaves, ..self.run_under(turn, key, work).await },
+        let released = |turn, work| {
             // It is tried again as soon as possible, whoever has the turn then.
-            Err(StillLeft) => {
-                Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }
+            Finished { leaves: true, ..Finished::unhandled(Some(turn), work, Verdict::Released) }
+        };
+        if let Err(StillLeft) = self.finish_left(&turn, key, &work).await {
+            return released(turn, work);
+        }
+        if let Some(open) = self.world.journal.as_ref().filter(|_| work.under_turn) {
+            // As late as can be: its attempt is charged, and it is not what ends the process while it waits for others.
+            self.set_apart(open, &mut work).await;
+            if self.world.stopping.is_cancelled() {
+                return released(turn, work);
+            }
+            match self.take_over(open, &mut work).await {
+                Ok(true) => {}
+                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+                Err(error) => return self.unlooked(turn, work, &error),
             }
         }
+        Finished { leaves, ..self.run_under(turn, key, work).await }
+    }
+
+    /// Nobody knows whether a message that has the turn may run.
+    fn unlooked(&self, turn: Turn, work: Work, error: &StoreError) -> Finished {
+        self.world.trouble(LOOKING, error);
+        let verdict = match work.under_turn && !error.retry() {
+            // The sweeper tells of what nobody can read.
+            true => Verdict::Taken,
+            false => Verdict::Failed(describe(error)),
+        };
+        Finished::unhandled(Some(turn), work, verdict)
     }
 
     /// Whether the message is still this process's, or again. One that waited for its turn may have been handled by the replica
     /// that had the turn before: see [`finish_left`](Self::finish_left).
-    async fn is_ours(&self, turn: &Turn, work: &mut Work, waited: bool) -> Result<bool, StoreError> {
+    async fn is_ours(&self, turn: &Turn, work: &Work, waited: bool) -> Result<bool, StoreError> {
         /// In so little time nobody finds a message and handles it.
         const AT_ONCE: Duration = Duration::from_millis(2);
         let (Some(open), Some(stored)) = (&self.world.journal, &work.record) else { return Ok(true) };
-        if work.under_turn {
-            return self.take_over(open, work).await;
-        }
         if turn.previous_holder() == Some(turn.session()) {
             return Ok(true);
         }

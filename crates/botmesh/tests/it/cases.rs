@@ -16,6 +16,7 @@ use botmesh::prelude::*;
 use botmesh::{BotBuilder, BotEvent, InboxConfig, TurnsConfig};
 use botmesh_testing::{MockProvider, SendFault, SendOutcome};
 use serde::Deserialize;
+use tokio::sync::Notify;
 
 use crate::support::Stage;
 
@@ -271,6 +272,29 @@ async fn a_suspect_that_stands_still_holds_back_the_others_for_a_lease_at_most()
     stage.clock.advance(Duration::from_secs(15)).await;
     assert_eq!(count(), 4);
     life.kill().await;
+}
+
+#[tokio::test]
+async fn suspects_that_take_their_time_run_one_by_one() {
+    let stage = Stage::new(Resolve::Never);
+    suspects(&stage, 4).await;
+    let (runs, go_on) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Notify::new()));
+    let (seen, wait) = (Arc::clone(&runs), Arc::clone(&go_on));
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| {
+            seen.lock().expect("no panic").push(c.chat().to_string());
+            let wait = Arc::clone(&wait);
+            async move { wait.notified().await }
+        })
+    });
+    for begun in 1..=4 {
+        life.until("the next one", || runs.lock().expect("no panic").len() == begun).await;
+        // Less than a lease each, and much more together.
+        stage.clock.advance(Duration::from_secs(50)).await;
+        assert_eq!(runs.lock().expect("no panic").len(), begun);
+        go_on.notify_one();
+    }
+    life.stop().await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use botmesh::core::coordinator::{Fence, MemoryCoordinator, MemoryHub, Turn};
+use botmesh::core::coordinator::{Coordinator as _, Fence, MemoryCoordinator, MemoryHub, Turn};
 use botmesh::core::entropy::SeededEntropy;
 use botmesh::core::error::{Cas, StoreError, StoreErrorKind};
 use botmesh::core::id::{ChatId, ConversationKey, ParticipantId};
@@ -88,6 +88,14 @@ impl Fleet {
     /// Two replicas of the same bot.
     pub(crate) fn pair(&mut self, build: impl Fn(BotBuilder) -> BotBuilder) -> (Replica, Replica) {
         (self.start(&build), self.start(&build))
+    }
+
+    /// The turn of a chat, which no replica has until both are dropped.
+    pub(crate) async fn turn(&self, chat: &str) -> (MemoryCoordinator, Turn) {
+        let other = self.hub.coordinator(&SeededEntropy::new(u64::MAX));
+        let key = ConversationKey::private(chat).encode();
+        let turn = other.enter(&key).await.expect("a ticket").granted().await.expect("a turn");
+        (other, turn)
     }
 
     pub(crate) async fn pass(&self, time: Duration) {

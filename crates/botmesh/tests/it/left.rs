@@ -197,6 +197,35 @@ async fn a_message_that_waits_for_its_turn_is_not_blamed_for_the_ends_of_its_pro
 }
 
 #[tokio::test]
+async fn what_waits_for_its_turn_holds_back_no_others_that_may_have_ended_the_process() {
+    let begun = Arc::<Mutex<Vec<String>>>::default();
+    let stuck = |bot: BotBuilder| {
+        let begun = Arc::clone(&begun);
+        bot.otherwise(move |c: Ctx| {
+            begun.lock().expect("nobody panics with it").push(c.chat().to_string());
+            std::future::pending::<()>()
+        })
+    };
+    let count = || begun.lock().expect("nobody panics with it").len();
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let mut b = fleet.start_as("replica-2", stuck);
+    for chat in ["ana", "bea", "cem"] {
+        b.takes(Inbound::text("1", chat, "hi")).await;
+    }
+    b.life.until("all of them", || count() == 3).await;
+    b.dies().await;
+    b = fleet.start_as("replica-2", stuck);
+    b.life.until("all of them again", || count() == 6).await;
+    b.dies().await;
+    // As if the server had not noticed yet that the process is dead.
+    let _turn = fleet.turn("ana").await;
+    b = fleet.start_as("replica-2", stuck);
+    b.life.until("one of the others", || count() == 7).await;
+    b.life.settled_but_for_turns().await;
+    assert_eq!(begun.lock().expect("nobody panics with it")[6..], ["bea"]);
+}
+
+#[tokio::test]
 async fn a_message_that_the_channel_delivers_again_goes_before_the_next_one_though_its_replica_is_not_known_to_be_dead()
  {
     let mut fleet = Fleet::new(HandoverConfig::default());
