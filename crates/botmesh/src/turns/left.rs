@@ -29,6 +29,17 @@ enum Looked {
     More,
     /// Somebody was about to take some of it.
     Again,
+    /// The turn was lost meanwhile, so that others may be at it.
+    TurnLost,
+}
+
+/// What becomes of a message that is to begin under its turn.
+pub(super) enum Begins {
+    Now,
+    /// It is over, or waits for its next attempt.
+    NotAtAll,
+    /// The turn was lost meanwhile, so that others may be at it.
+    WithAnotherTurn,
 }
 
 /// What arrived earlier in a chat is left, and goes before.
@@ -54,7 +65,7 @@ impl Turns {
             let mut earlier = self.queues.take_earlier(key, order);
             let looked = match turn.was_given_back() {
                 true => Ok(Looked::All),
-                false => self.take_left(open, key, before, &mut earlier).await,
+                false => self.take_left(open, turn, key, before, &mut earlier).await,
             };
             earlier.sort_by_key(|work| work.record.as_ref().map(|stored| stored.record.order));
             self.handle_left(turn, key, earlier).await?;
@@ -66,7 +77,7 @@ impl Turns {
                     lost += 1;
                     self.world.seams.clock.sleep(PAUSE).await;
                 }
-                Ok(Looked::Again) => return Err(StillLeft),
+                Ok(Looked::Again | Looked::TurnLost) => return Err(StillLeft),
                 Err(error) => {
                     self.world.trouble(LOOKING, &error);
                     return Err(StillLeft);
@@ -104,7 +115,7 @@ impl Turns {
             if let Some(open) = &self.world.journal {
                 self.set_apart(open, &mut work).await;
             }
-            let again = match self.begin_left(work).await {
+            let again = match self.begin_left(turn, work).await {
                 Ok(None) => None,
                 Ok(Some(work)) => {
                     let finished = self.run_under(turn.clone(), key, work).await;
@@ -122,16 +133,23 @@ impl Turns {
     }
 
     /// A message that goes first, begun; `None` if somebody else had it meanwhile. The message as it was if nobody can tell.
-    async fn begin_left(&self, mut work: Work) -> Result<Option<Work>, Box<Work>> {
-        match &self.world.journal {
-            Some(open) if work.under_turn => match self.take_over(open, &mut work).await {
-                Ok(begun) => Ok(begun.then_some(work)),
-                Err(error) => {
-                    self.world.trouble(LOOKING, &error);
-                    Err(Box::new(work))
-                }
-            },
-            _ => Ok(self.settle(None, Some(work)).await),
+    async fn begin_left(&self, turn: &Turn, work: Work) -> Result<Option<Work>, Box<Work>> {
+        let work = match work.under_turn {
+            true => Some(work),
+            false => self.settle(None, Some(work)).await,
+        };
+        let (mut work, open) = match (work, &self.world.journal) {
+            (Some(work), Some(open)) if work.under_turn => (work, open),
+            (work, _) => return Ok(work),
+        };
+        match self.take_over(open, turn, &mut work).await {
+            Ok(Begins::Now) => Ok(Some(work)),
+            Ok(Begins::NotAtAll) => Ok(None),
+            Ok(Begins::WithAnotherTurn) => Err(Box::new(work)),
+            Err(error) => {
+                self.world.trouble(LOOKING, &error);
+                Err(Box::new(work))
+            }
         }
     }
 
@@ -139,6 +157,7 @@ impl Turns {
     async fn take_left(
         &self,
         open: &OpenJournal,
+        turn: &Turn,
         key: &ConversationKey,
         before: &Work,
         earlier: &mut Vec<Work>,
@@ -149,6 +168,10 @@ impl Turns {
             known.any(|known| known.record.id == *id)
         };
         let left = self.looks.of(&open.journal, key, order_of(before)).await?;
+        // After the look: what others do with it from now on is noticed by its version.
+        if turn.check().is_err() {
+            return Ok(Looked::TurnLost);
+        }
         let taken: Vec<_> = left
             .messages
             .into_iter()
@@ -226,29 +249,40 @@ impl Turns {
         Some(Stored { record, version })
     }
 
-    /// Makes this process the owner of a message that begins under its turn, and begins it. `false` if it is over, or waits for
-    /// its next attempt.
-    pub(super) async fn take_over(&self, open: &OpenJournal, work: &mut Work) -> Result<bool, StoreError> {
-        let Some(id) = work.record.as_ref().map(|stored| stored.record.id.clone()) else { return Ok(false) };
+    /// Makes this process the owner of a message that begins under its turn, and begins it, whoever has it: without the turn they
+    /// cannot handle it.
+    pub(super) async fn take_over(
+        &self,
+        open: &OpenJournal,
+        turn: &Turn,
+        work: &mut Work,
+    ) -> Result<Begins, StoreError> {
+        let Some(id) = work.record.as_ref().map(|stored| stored.record.id.clone()) else {
+            return Ok(Begins::NotAtAll);
+        };
         let (owner, max) = (open.journal.owner(), open.config.inbox.max_attempts);
         for _ in 0..ROUNDS {
             let found = open.journal.inbox().get(&id).await?;
             let Some(Stored { record, version }) = found.filter(|found| found.record.is_in_process()) else {
-                return Ok(false);
+                return Ok(Begins::NotAtAll);
             };
+            // After it was read: what others do with it from now on is noticed by its version.
+            if turn.check().is_err() {
+                return Ok(Begins::WithAnotherTurn);
+            }
             let (lapses, now) = (open.journal.lease().lapses(), self.world.now());
             // It may have begun here already, without an answer.
             let begun = match record.state == InboxState::Working && record.owner.as_ref() == Some(&owner) {
                 true => record.begin_again(None, &owner, max, now),
                 false => record.adopt(&owner, max, now).and_then(|adopted| adopted.start(&owner, now)),
             };
-            let Ok(begun) = begun else { return Ok(false) };
+            let Ok(begun) = begun else { return Ok(Begins::NotAtAll) };
             if let Cas::Applied(version) = open.journal.commit_one(Change::update(version, &begun)).await? {
                 work.record = Some(Stored { record: begun, version });
                 (work.lapses, work.under_turn, work.replay) = (lapses, false, true);
-                return Ok(true);
+                return Ok(Begins::Now);
             }
         }
-        Ok(false)
+        Ok(Begins::WithAnotherTurn)
     }
 }

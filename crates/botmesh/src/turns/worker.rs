@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
-use super::left::{LOOKING, StillLeft};
+use super::left::{Begins, LOOKING, StillLeft};
 use super::queues::Takes;
 use super::{Turns, Work};
 use crate::bot::OnHandlerError;
@@ -256,6 +256,7 @@ impl Turns {
                     if let Some(beginning) = beginning {
                         let outcome = outcomes.pop();
                         next = next.and_then(|work| begun(work, beginning, outcome, lapses));
+                        next = next.filter(|work| !work.under_turn || self.world.coordinated);
                     }
                     self.world.count_stale(&outcomes);
                     let is_over =
@@ -365,8 +366,7 @@ impl Turns {
         }
         if !work.under_turn {
             match self.is_ours(&turn, &work, waited).await {
-                Ok(true) => {}
-                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+                Ok(ours) => work.under_turn = !ours,
                 Err(error) => return self.unlooked(turn, work, &error),
             }
         }
@@ -386,9 +386,10 @@ impl Turns {
             if self.world.stopping.is_cancelled() {
                 return released(turn, work);
             }
-            match self.take_over(open, &mut work).await {
-                Ok(true) => {}
-                Ok(false) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+            match self.take_over(open, &turn, &mut work).await {
+                Ok(Begins::Now) => {}
+                Ok(Begins::NotAtAll) => return Finished::unhandled(Some(turn), work, Verdict::Taken),
+                Ok(Begins::WithAnotherTurn) => return released(turn, work),
                 Err(error) => return self.unlooked(turn, work, &error),
             }
         }
@@ -518,14 +519,18 @@ fn beginning(open: &OpenJournal, work: &Work, now: Timestamp) -> Option<Stored<I
     Some(Stored { record, version: stored.version })
 }
 
-/// The message, if its beginning is durable.
+/// The message, if its beginning is durable. If somebody else took it over meanwhile, it begins under its turn, if they do not
+/// handle it before.
 fn begun(
     mut work: Work,
     beginning: Stored<InboxRecord>,
     outcome: Option<Cas<Version>>,
     lapses: u64,
 ) -> Option<Work> {
-    let Some(Cas::Applied(version)) = outcome else { return None };
+    let Cas::Applied(version) = outcome? else {
+        work.under_turn = true;
+        return Some(work);
+    };
     work.replay |= beginning.record.attempts > 1;
     work.record = Some(Stored { version, ..beginning });
     work.lapses = lapses;

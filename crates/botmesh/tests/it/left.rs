@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use botmesh::core::error::Cas;
 use botmesh::core::inbound::Inbound;
+use botmesh::core::journal::Change;
+use botmesh::core::time::Clock as _;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, HandoverConfig};
 use botmesh_testing::{TestBot, WritePoint};
@@ -194,6 +197,44 @@ async fn a_message_that_waits_for_its_turn_is_not_blamed_for_the_ends_of_its_pro
     gate.notify_one();
     b.life.until("the replies", || fleet.said().len() == 3).await;
     assert_eq!(fleet.said(), ["one", "two", "three"]);
+}
+
+/// Takes a message over as a replica does that does not know yet that it has no turn.
+async fn taken_without_a_turn(fleet: &Fleet, inbound: &Inbound) {
+    let ghost = fleet.stage.journal("ghost").await;
+    let found = ghost.inbox().get(&inbound.record_id()).await.expect("an answer").expect("a record");
+    let taken = found.record.adopt(&ghost.owner(), 5, fleet.stage.clock.now()).expect("an unfinished one");
+    let outcome = ghost.commit_one(Change::update(found.version, &taken)).await.expect("an answer");
+    assert!(matches!(outcome, Cas::Applied(_)));
+}
+
+#[tokio::test]
+async fn what_is_taken_over_by_who_has_no_turn_is_handled_by_who_has_it_and_not_overtaken() {
+    let (begun, gate) = Default::default();
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let b = fleet.start(gated(&begun, &[("one", 1)], &gate));
+    b.is_stuck_at("1", "one", 0).await;
+    for (event, text) in [("2", "two"), ("3", "three")] {
+        b.takes(Inbound::text(event, "ana", text)).await;
+    }
+    taken_without_a_turn(&fleet, &Inbound::text("2", "ana", "two")).await;
+    gate.notify_one();
+    b.life.settled().await;
+    assert_eq!(fleet.said(), ["one", "two", "three"]);
+}
+
+#[tokio::test]
+async fn what_is_taken_over_while_it_waits_for_its_turn_is_handled_when_that_comes() {
+    let mut fleet = Fleet::new(HandoverConfig::default());
+    let b = fleet.start(|bot| bot.otherwise(|c: Ctx| async move { c.reply(c.text().to_owned()).await }));
+    let turn = fleet.turn("ana").await;
+    for (event, text) in [("1", "one"), ("2", "two")] {
+        b.takes(Inbound::text(event, "ana", text)).await;
+    }
+    taken_without_a_turn(&fleet, &Inbound::text("1", "ana", "one")).await;
+    turn.1.release();
+    b.life.settled().await;
+    assert_eq!(fleet.said(), ["one", "two"]);
 }
 
 #[tokio::test]
