@@ -189,8 +189,8 @@ impl World {
 
     /// Starts work in the background that a stop waits for.
     pub(crate) fn spawn_tracked(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        // Not within an `async` block: that would hold the task twice, and large tasks are copied often.
-        self.seams.spawn(name, self.tracker.track_future(task));
+        // Boxed before anything else holds it: large tasks are slow to copy.
+        self.seams.spawn(name, self.tracker.track_future(Box::pin(task)));
     }
 
     /// Writes a message to the store's log, if the bot keeps one.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr2;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -47,8 +48,7 @@ pub fn mended(body: &[u8]) -> Result<Cow<'_, [u8]>, WebhookError> {
     }
     let mut body = Cow::Borrowed(body);
     let mut at = 0;
-    let may_be_half = |byte: &u8| matches!(byte, b'\\' | 0xED);
-    while let Some(found) = body.get(at..).and_then(|rest| rest.iter().position(may_be_half)) {
+    while let Some(found) = body.get(at..).and_then(|rest| memchr2(b'\\', 0xED, rest)) {
         at += found;
         let rest = &body[at..];
         at += match rest {

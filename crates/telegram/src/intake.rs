@@ -11,8 +11,8 @@ use crate::update::{OUTGOING, Update, parse_update};
 
 impl Telegram {
     /// The update, as this bot takes it.
-    pub(crate) fn read(&self, raw: &[u8]) -> Update {
-        let mut update = parse_update(raw);
+    pub(crate) fn read(&self, raw: &[u8]) -> Box<Update> {
+        let mut update = Box::new(parse_update(raw));
         if let Some((from, to)) = update.migrated {
             self.note_migration(from, to);
         }
@@ -36,19 +36,19 @@ impl Telegram {
     pub(crate) async fn hand_over(
         &self,
         sink: &dyn InboundSink,
-        update: Update,
+        update: Box<Update>,
         raw: &[u8],
     ) -> Result<(), AdmitError> {
-        let Update { event, content, callback_query, .. } = update;
-        let inbound = match content {
-            Ok(inbound) => inbound,
-            Err(problem) => return bury(sink, event, raw, &problem).await,
-        };
-        if let Some(notice) = from_me(&inbound) {
+        if let Some(notice) = update.content.as_ref().ok().and_then(from_me) {
             sink.notice(notice);
             return Ok(());
         }
-        match sink.admit(inbound).await {
+        let Update { event, content, callback_query, .. } = *update;
+        let admitting = match content {
+            Ok(inbound) => sink.admit(inbound),
+            Err(problem) => return bury(sink, event, raw, &problem).await,
+        };
+        match admitting.await {
             Ok(admitted) => {
                 tracing::trace!(%event, record = %admitted.record, duplicate = admitted.duplicate, "admitted");
                 // Also where it was journaled before: that time nobody may have got so far.

@@ -79,7 +79,7 @@ impl Drop for Shown<'_> {
 /// The updates of one chat, under the id that it has now, or those that cannot be read.
 struct Lane<'a> {
     chat: Option<ChatId>,
-    updates: Vec<(Update, &'a RawValue)>,
+    updates: Vec<(Box<Update>, &'a RawValue)>,
 }
 
 struct Poller<'a> {

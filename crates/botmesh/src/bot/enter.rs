@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use serde::Serialize;
 use thiserror::Error;
 
@@ -60,7 +62,7 @@ impl Bot {
         let id = random_hex(&*running.world.seams.entropy);
         let inbound = Entry { flow, state: Some(state) }.into_inbound(chat.into(), &id);
         // It comes after what waits now: its place may be taken later.
-        let _taken_over = running.intake.take_over(inbound).await?;
+        let _taken_over = running.intake.take_over(Arc::new(inbound)).await?;
         Ok(())
     }
 }

@@ -84,7 +84,10 @@ impl World {
     ///
     /// # Errors
     /// The store's failure.
-    pub(crate) async fn identify(&self, inbound: Inbound) -> Result<(Inbound, Option<Lane<'_>>), StoreError> {
+    pub(crate) async fn identify(
+        &self,
+        inbound: Arc<Inbound>,
+    ) -> Result<(Arc<Inbound>, Option<Lane<'_>>), StoreError> {
         let moves = |id: &str| self.may_move(id);
         let sender = inbound.sender.as_ref().filter(|sender| moves(sender.id.as_str()));
         if sender.is_none() && !moves(inbound.chat.as_str()) {
@@ -92,7 +95,7 @@ impl World {
         }
         Box::pin(async {
             let lane = self.identities.lanes.enter(&inbound.chat).await;
-            Ok((self.under_first_ids(inbound).await?, Some(lane)))
+            Ok((Arc::new(self.under_first_ids(Arc::unwrap_or_clone(inbound)).await?), Some(lane)))
         })
         .await
     }

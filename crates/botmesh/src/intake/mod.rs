@@ -68,7 +68,7 @@ impl Intake {
     /// Takes a new event over, and its place in the order of its chat; see
     /// [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
     pub(crate) async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
-        let (admitted, placed) = self.take_over(inbound).await?;
+        let (admitted, placed) = self.take_over(Arc::new(inbound)).await?;
         let Some(placed) = placed else { return Ok(admitted) };
         let placed = tokio::select! {
             biased;
@@ -83,7 +83,10 @@ impl Intake {
     }
 
     /// Takes a new event over. Its place in the order of its chat may come later.
-    pub(crate) async fn take_over(&self, inbound: Inbound) -> Result<(Admitted, Option<Placed>), AdmitError> {
+    pub(crate) async fn take_over(
+        &self,
+        inbound: Arc<Inbound>,
+    ) -> Result<(Admitted, Option<Placed>), AdmitError> {
         check(&inbound)?;
         tokio::select! {
             biased;
@@ -133,7 +136,7 @@ impl Intake {
 
     fn admit_to_memory(
         &self,
-        inbound: Inbound,
+        inbound: Arc<Inbound>,
         slot: Slot,
         permit: OwnedSemaphorePermit,
     ) -> (Admitted, Option<Placed>) {
@@ -143,20 +146,20 @@ impl Intake {
             self.world.metrics.inbound_duplicates.increment();
             return (Admitted { record, duplicate }, None);
         }
-        let work = Work::new(Arc::new(inbound), self.world.now(), None);
+        let work = Work::new(inbound, self.world.now(), None);
         let placed = slot.fill(Work { _permit: Some(permit), ..work });
         (Admitted { record, duplicate }, placed)
     }
 
-    async fn admit_to_inbox(
+    /// An admission to the inbox, and the insertion that it waits for.
+    fn admission(
         &self,
         open: &OpenJournal,
-        inbound: Inbound,
+        inbound: Arc<Inbound>,
         slot: Slot,
         permit: OwnedSemaphorePermit,
-    ) -> Result<(Admitted, Option<Placed>), AdmitError> {
+    ) -> (Admission<'_>, RecordId, Change) {
         let now = self.world.now();
-        let inbound = Arc::new(inbound);
         let (journaled, media) = match open.config.inbox.media_refs {
             true => media::to_journal(&*self.world.provider, &inbound),
             false => (Arc::clone(&inbound), None),
@@ -167,9 +170,19 @@ impl Intake {
         let id = record.id.clone();
         let insert = Change::insert(&record);
         let lapses = open.journal.lease().lapses();
-        let (since, journaled_in) = (self.world.monotonic(), Duration::ZERO);
-        let parts = Parts { record, inbound, slot, permit, lapses, journaled_in };
-        let admission = Admission { world: &self.world, parts: Some(parts) };
+        let parts = Parts { record, inbound, slot, permit, lapses, journaled_in: Duration::ZERO };
+        (Admission { world: &self.world, parts: Some(Box::new(parts)) }, id, insert)
+    }
+
+    async fn admit_to_inbox(
+        &self,
+        open: &OpenJournal,
+        inbound: Arc<Inbound>,
+        slot: Slot,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Admitted, Option<Placed>), AdmitError> {
+        let (admission, id, insert) = self.admission(open, inbound, slot, permit);
+        let since = self.world.monotonic();
         match open.journal.commit_one(insert).await {
             Ok(Cas::Applied(version)) => {
                 self.world.events.over(JOURNALING);
@@ -182,14 +195,14 @@ impl Intake {
                     ));
                 }
                 if let Some(stored) = admission.leave(version) {
-                    self.turns.leave_to_next_start(&stored).await;
+                    Box::pin(self.turns.leave_to_next_start(&stored)).await;
                 }
                 // Other replicas would not wait for it.
                 if self.world.coordinated { Err(AdmitError::Stopping) } else { Ok((admitted, None)) }
             }
             Ok(Cas::Lost) => {
                 self.world.metrics.inbound_duplicates.increment();
-                let placed = self.admit_again(open, admission).await?;
+                let placed = Box::pin(self.admit_again(open, admission)).await?;
                 Ok((Admitted { record: id, duplicate: true }, placed))
             }
             Err(error) => {
@@ -268,7 +281,7 @@ fn check(inbound: &Inbound) -> Result<(), AdmitError> {
 /// record may be in the inbox and owned by this process, so somebody must look.
 struct Admission<'a> {
     world: &'a Arc<World>,
-    parts: Option<Parts>,
+    parts: Option<Box<Parts>>,
 }
 
 struct Parts {
@@ -289,13 +302,14 @@ impl Admission<'_> {
     }
 
     fn journaled(mut self, version: Version, journaled_in: Duration) -> Option<Placed> {
-        let parts = Parts { journaled_in, ..self.parts.take()? };
+        let mut parts = self.parts.take()?;
+        parts.journaled_in = journaled_in;
         parts.dispatch(Some(version))
     }
 
     /// The event was taken over before, and this became of it so far.
     fn again(mut self, stored: Stored<InboxRecord>) -> Option<Placed> {
-        let Parts { inbound, slot, permit, .. } = self.parts.take()?;
+        let Parts { inbound, slot, permit, .. } = *self.parts.take()?;
         let work = Work::new(inbound, stored.record.received, Some(stored));
         slot.fill(Work { replay: true, under_turn: true, _permit: Some(permit), ..work })
     }

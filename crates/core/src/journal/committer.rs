@@ -101,7 +101,8 @@ impl Committer {
         let ops = self.ops(changes)?;
         match self.kv.commit(ops.clone()).await {
             Ok(outcomes) => Ok(outcomes.into_iter().map(cas).collect()),
-            Err(error) => self.commit_again(ops, Some(error), until).await,
+            // What is rare takes no room in every caller.
+            Err(error) => Box::pin(self.commit_again(ops, Some(error), until)).await,
         }
     }
 
@@ -116,7 +117,7 @@ impl Committer {
         changes: Vec<Change>,
         until: Option<&CancellationToken>,
     ) -> Result<Vec<Cas<Version>>, StoreError> {
-        self.commit_again(self.ops(changes)?, None, until).await
+        Box::pin(self.commit_again(self.ops(changes)?, None, until)).await
     }
 
     fn ops(&self, changes: Vec<Change>) -> Result<Vec<Op>, StoreError> {
