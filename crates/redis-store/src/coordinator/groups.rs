@@ -88,7 +88,8 @@ impl Groups {
     async fn join(&self, session: &Arc<Session>, ask: Ask) -> Result<Joined<'_>, StoreError> {
         let answered = {
             let mut state = self.state();
-            if state.is_closed || state.under_way < UNDER_WAY {
+            // Nobody passes those that wait already: they could be passed for ever.
+            if state.is_closed || state.under_way < UNDER_WAY && state.waiting.is_empty() {
                 state.under_way += 1;
                 return Ok(Joined::Alone(UnderWay(self)));
             }
@@ -200,3 +201,7 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "groups_tests.rs"]
+mod tests;

@@ -277,13 +277,11 @@ enum Arg<'a> {
     Ticket(Asked, u64),
 }
 
-/// As the script calls it that does so for many.
-pub(super) fn letter(asked: Asked) -> char {
+/// As the script calls it that does so for many: by the first letter of its word.
+pub(super) fn letter(asked: Asked) -> &'static str {
     match asked {
-        Asked::Enter => 'e',
-        Asked::Leave(Leaving::Done) => 'd',
-        Asked::Leave(Leaving::Abandoned) => 'a',
-        Asked::Leave(Leaving::Unused) => 'u',
+        Asked::Enter => "e",
+        Asked::Leave(leaving) => &word(leaving)[..1],
     }
 }
 
