@@ -6,6 +6,11 @@ use std::path::Path;
 use botmesh_core::content::{MediaSource, OutboundMedia};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use reqwest::multipart::Part;
+use tokio::io::AsyncReadExt;
+
+/// Where the flags of a WebP with more than a picture are, and the one that says that it moves.
+const FLAGS: usize = 20;
+const MOVES: u8 = 0b10;
 
 /// A file that Meta is to have, before it is read.
 pub(crate) struct File<'a> {
@@ -31,6 +36,26 @@ impl<'a> File<'a> {
         Ok(Some(Self { source: &media.source, name, mime, size }))
     }
 
+    /// Whether it is a WebP that moves, by its flags.
+    pub(crate) async fn moves(&self) -> Result<bool, ChannelError> {
+        let mut head = [0; FLAGS + 1];
+        let read = match self.source {
+            MediaSource::Path(path) => {
+                read_head(path, &mut head).await.map_err(|error| unreadable(path, error))?
+            }
+            MediaSource::Bytes(bytes) => {
+                let read = bytes.len().min(head.len());
+                head[..read].copy_from_slice(&bytes[..read]);
+                read
+            }
+            _ => 0,
+        };
+        Ok(read > FLAGS
+            && head.starts_with(b"RIFF")
+            && head[8..].starts_with(b"WEBPVP8X")
+            && head[FLAGS] & MOVES != 0)
+    }
+
     /// Its bytes, at once: Meta takes at most 100 MB.
     pub(crate) async fn part(&self) -> Result<Part, ChannelError> {
         let bytes = match self.source {
@@ -45,6 +70,14 @@ impl<'a> File<'a> {
             let problem = format!("`{}` is no media type", self.mime);
             ChannelError::new(ErrorClass::UnsupportedContent, Phase::NotWritten, problem)
         })
+    }
+}
+
+async fn read_head(path: &str, head: &mut [u8]) -> io::Result<usize> {
+    let mut file = tokio::fs::File::open(path).await?;
+    match file.read_exact(head).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        read => read,
     }
 }
 
@@ -82,6 +115,8 @@ fn mime_of(path: &str) -> &'static str {
         "mp4" => "video/mp4",
         "3gp" => "video/3gpp",
         "mov" => "video/quicktime",
+        "avi" => "video/x-msvideo",
+        "webm" => "video/webm",
         "aac" => "audio/aac",
         "amr" => "audio/amr",
         "mp3" => "audio/mpeg",

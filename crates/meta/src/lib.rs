@@ -7,6 +7,7 @@ mod graph;
 mod hook;
 mod instagram;
 mod lenient;
+mod limit;
 mod messenger;
 mod others;
 mod page;

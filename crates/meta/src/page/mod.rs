@@ -29,14 +29,12 @@ use crate::graph::refusal::Product;
 use crate::graph::{Graph, lost};
 use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, text};
+use crate::limit::Limit;
 use crate::others::Others;
 use parse::Account;
 
 /// The longest text that comes back with the echo of a message, in characters.
 const MAX_TOKEN: usize = 1000;
-
-/// The largest file, in bytes.
-const MAX_FILE: u64 = 25 << 20;
 
 /// What tells the two products apart.
 #[derive(Debug)]
@@ -48,6 +46,22 @@ pub(crate) struct Kind {
     pub(crate) rate: Rate,
     /// The node that sends, if it is not the account's own.
     pub(crate) node: Option<&'static str>,
+    media: &'static [Limit],
+}
+
+impl Kind {
+    fn limit(&self, kind: &str) -> Option<&'static Limit> {
+        self.media.iter().find(|limit| limit.kind == kind)
+    }
+}
+
+const fn limit(
+    channel: &'static str,
+    kind: &'static str,
+    types: &'static [&'static str],
+    mebibytes: u64,
+) -> Limit {
+    Limit { channel, kind, types, max: mebibytes << 20 }
 }
 
 pub(crate) const MESSENGER: Kind = Kind {
@@ -58,6 +72,12 @@ pub(crate) const MESSENGER: Kind = Kind {
     // The API takes 300, but a page that sends more than 40 is locked out of its inbox.
     rate: Rate::new(40, Duration::from_secs(1)),
     node: None,
+    media: &[
+        limit("Messenger", "image", &["image/"], 25),
+        limit("Messenger", "audio", &["audio/"], 25),
+        limit("Messenger", "video", &["video/"], 25),
+        limit("Messenger", "file", &[], 25),
+    ],
 };
 
 pub(crate) const INSTAGRAM: Kind = Kind {
@@ -67,7 +87,29 @@ pub(crate) const INSTAGRAM: Kind = Kind {
     text: TextLimit { max: 1000, unit: TextUnit::Bytes },
     rate: Rate::new(100, Duration::from_secs(1)),
     node: Some("me"),
+    media: &[
+        limit("Instagram", "image", &["image/jpeg", "image/png", "image/gif"], 8),
+        limit("Instagram", "audio", INSTAGRAM_AUDIO, 25),
+        limit("Instagram", "video", INSTAGRAM_VIDEO, 25),
+        limit("Instagram", "file", &["application/pdf"], 25),
+    ],
 };
+
+/// AAC, M4A, WAV and MP4, by all their names.
+const INSTAGRAM_AUDIO: &[&str] = &[
+    "audio/aac",
+    "audio/mp4",
+    "audio/m4a",
+    "audio/x-m4a",
+    "audio/wav",
+    "audio/x-wav",
+    "audio/wave",
+    "video/mp4",
+];
+
+/// MP4, Ogg, AVI, MOV and WebM.
+const INSTAGRAM_VIDEO: &[&str] =
+    &["video/mp4", "video/ogg", "video/x-msvideo", "video/avi", "video/quicktime", "video/webm"];
 
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -157,11 +199,14 @@ impl Page {
     /// The content with files in the hands of Meta.
     async fn uploaded(&self, content: &Content) -> Result<Content, ChannelError> {
         let Some((kind, media)) = send::media_of(&content.body) else { return Ok(content.clone()) };
-        let Some(file) = File::of(media).await? else { return Ok(content.clone()) };
-        if file.size > MAX_FILE {
-            let problem = format!("the file has {} bytes; Meta takes {MAX_FILE}", file.size);
-            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, problem));
-        }
+        let limit = self.kind.limit(kind);
+        let file = File::of(media).await?;
+        let (mime, size) = match &file {
+            Some(file) => (Some(file.mime.as_str()), Some(file.size)),
+            None => (media.mime.as_deref(), None),
+        };
+        limit.map_or(Ok(()), |limit| limit.check(mime, size))?;
+        let Some(file) = file else { return Ok(content.clone()) };
         let about = json!({ "attachment": { "type": kind, "payload": { "is_reusable": false } } });
         let form = reqwest::multipart::Form::new()
             .text("message", about.to_string())

@@ -20,7 +20,7 @@ pub(super) async fn upload(
     media: &OutboundMedia,
 ) -> Result<OutboundMedia, ChannelError> {
     let Some(file) = File::of(media).await? else { return Ok(media.clone()) };
-    kind.check(Some(&file.mime), Some(file.size))?;
+    kind.check(&file).await?;
     let form = reqwest::multipart::Form::new()
         .text("messaging_product", "whatsapp")
         .text("type", file.mime.clone())

@@ -5,6 +5,8 @@ use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use serde_json::{Value, json};
 
 use super::ID;
+use crate::file::File;
+use crate::limit::Limit;
 use crate::text::{clipped, utf16};
 
 /// What is shown on reply buttons and rows, in UTF-16 units.
@@ -44,7 +46,7 @@ pub(super) fn fields(content: &Content, list_button: &str) -> Result<Value, Chan
             let Some((kind, media)) = media_of(body) else {
                 return Err(unsupported("WhatsApp has no such content"));
             };
-            json!({ "type": kind.name, (kind.name): object(kind, media)? })
+            json!({ "type": kind.limit.kind, (kind.limit.kind): object(kind, media)? })
         }
     };
     if let Some(message) = &content.reply_to {
@@ -56,61 +58,42 @@ pub(super) fn fields(content: &Content, list_button: &str) -> Result<Value, Chan
 /// A kind of media, and what WhatsApp takes of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    pub(super) name: &'static str,
-    /// Empty if it may be anything.
-    mimes: &'static [&'static str],
-    max_bytes: u64,
+    pub(super) limit: Limit,
     has_caption: bool,
     has_file_name: bool,
 }
 
+const fn limit(kind: &'static str, types: &'static [&'static str], max: u64) -> Limit {
+    Limit { channel: "WhatsApp", kind, types, max }
+}
+
 const IMAGE: Kind = Kind {
-    name: "image",
-    mimes: &["image/jpeg", "image/png"],
-    max_bytes: 5 << 20,
+    limit: limit("image", &["image/jpeg", "image/png"], 5 << 20),
     has_caption: true,
     has_file_name: false,
 };
 const AUDIO: Kind = Kind {
-    name: "audio",
-    mimes: &["audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg"],
-    max_bytes: 16 << 20,
+    limit: limit("audio", &["audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg"], 16 << 20),
     has_caption: false,
     has_file_name: false,
 };
 const VIDEO: Kind = Kind {
-    name: "video",
-    mimes: &["video/mp4", "video/3gpp", "video/3gp"],
-    max_bytes: 16 << 20,
+    limit: limit("video", &["video/mp4", "video/3gpp", "video/3gp"], 16 << 20),
     has_caption: true,
     has_file_name: false,
 };
 const DOCUMENT: Kind =
-    Kind { name: "document", mimes: &[], max_bytes: 100 << 20, has_caption: true, has_file_name: true };
-const STICKER: Kind = Kind {
-    name: "sticker",
-    mimes: &["image/webp"],
-    max_bytes: 500 << 10,
-    has_caption: false,
-    has_file_name: false,
-};
+    Kind { limit: limit("document", &[], 100 << 20), has_caption: true, has_file_name: true };
+const STICKER: Kind =
+    Kind { limit: limit("sticker", &["image/webp"], 500 << 10), has_caption: false, has_file_name: false };
+const STILL_STICKER: Limit = Limit { kind: "sticker that does not move", max: 100 << 10, ..STICKER.limit };
 
 impl Kind {
-    /// Whether WhatsApp takes media of this type and size, as far as they are known. It says so only after it has taken the
-    /// message, otherwise.
-    pub(super) fn check(&self, mime: Option<&str>, bytes: Option<u64>) -> Result<(), ChannelError> {
-        let essence = mime.map(|mime| mime.split(';').next().unwrap_or(mime).trim().to_ascii_lowercase());
-        if let Some(mime) = essence
-            && !self.mimes.is_empty()
-            && !self.mimes.contains(&&*mime)
-        {
-            let problem =
-                format!("WhatsApp takes no {} of type `{mime}`, only {}", self.name, self.mimes.join(", "));
-            return Err(unsupported(problem));
-        }
-        if let Some(bytes) = bytes.filter(|bytes| *bytes > self.max_bytes) {
-            let problem = format!("the {} has {bytes} bytes; WhatsApp takes {}", self.name, self.max_bytes);
-            return Err(ChannelError::new(ErrorClass::PayloadTooLarge, Phase::NotWritten, problem));
+    /// Whether WhatsApp takes this file. It says so only after it has taken the message, otherwise.
+    pub(super) async fn check(&self, file: &File<'_>) -> Result<(), ChannelError> {
+        self.limit.check(Some(&file.mime), Some(file.size))?;
+        if *self == STICKER && file.size > STILL_STICKER.max && !file.moves().await? {
+            return STILL_STICKER.check(None, Some(file.size));
         }
         Ok(())
     }
@@ -129,7 +112,7 @@ pub(super) fn media_of(body: &ContentBody) -> Option<(&'static Kind, &OutboundMe
 }
 
 fn object(kind: &Kind, media: &OutboundMedia) -> Result<Value, ChannelError> {
-    kind.check(media.mime.as_deref(), None)?;
+    kind.limit.check(media.mime.as_deref(), None)?;
     let mut object = match &media.source {
         MediaSource::Url(url) => json!({ "link": url }),
         MediaSource::Id(id) => json!({ "id": id }),
@@ -137,7 +120,7 @@ fn object(kind: &Kind, media: &OutboundMedia) -> Result<Value, ChannelError> {
     };
     match &media.caption {
         Some(caption) if kind.has_caption => object["caption"] = json!(caption),
-        Some(_) => return Err(unsupported(format!("WhatsApp shows no caption with {}", kind.name))),
+        Some(_) => return Err(unsupported(format!("WhatsApp shows no caption with {}", kind.limit.kind))),
         None => {}
     }
     if let Some(name) = media.file_name.as_ref().filter(|_| kind.has_file_name) {
@@ -210,7 +193,7 @@ fn with_buttons(content: &Content, list_button: &str) -> Result<Value, ChannelEr
         if let Some(object) = object.as_object_mut() {
             object.remove("caption");
         }
-        interactive["header"] = json!({ "type": kind.name, (kind.name): object });
+        interactive["header"] = json!({ "type": kind.limit.kind, (kind.limit.kind): object });
     }
     Ok(json!({ "type": "interactive", "interactive": interactive }))
 }

@@ -11,6 +11,7 @@ mod others;
 mod page;
 mod refusals;
 mod shaped;
+mod sizes;
 mod snapshots;
 mod support;
 mod whatsapp;

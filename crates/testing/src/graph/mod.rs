@@ -224,6 +224,11 @@ impl FakeGraph {
         self.state().media.get(id).cloned()
     }
 
+    /// How many files Meta has, of the bot and of users.
+    pub fn media_count(&self) -> usize {
+        self.state().media.len()
+    }
+
     /// Keeps a file of a user's, and returns the id to send it with.
     pub fn keep_media(&self, mime: &str, bytes: &[u8]) -> String {
         let id = self.next_id("55");
