@@ -171,7 +171,10 @@ impl Telegram {
         self
     }
 
-    /// Leaves it to the handlers to answer presses of buttons (`answerCallbackQuery`); see [`call`](Self::call).
+    /// Leaves it to the handlers to answer presses of buttons, with words or a URL: by [`call`](Self::call) of
+    /// `answerCallbackQuery`. The id of the press is `callback_query_id` in
+    /// [`Inbound::extra`](botmesh_core::inbound::Inbound::extra). A button shows that it is busy until its press is answered, which is
+    /// possible for a short time only.
     #[must_use]
     pub fn leaving_presses_unanswered(mut self) -> Self {
         self.settings_mut().answers_presses = false;

@@ -1,6 +1,7 @@
 //! Updates that are no messages.
 
 use botmesh_core::inbound::{Inbound, InboundBody, Participant};
+use serde_json::{Value, json};
 
 use super::json::Json;
 use super::message::{address, message_id};
@@ -11,6 +12,7 @@ use crate::address::Address;
 pub(super) fn pressed(update: &mut Update, query: &Json<'_>) -> Result<Inbound, String> {
     let sender = participant(&query["from"]).ok_or("it has no `from`")?;
     update.callback_query = text(&query["id"]);
+    let extra = update.callback_query.as_ref().map_or(Value::Null, |id| json!({ "callback_query_id": id }));
     let message = &query["message"];
     // The button of a message that was sent through the bot by somebody else says nothing of the chat.
     let address = address(message).unwrap_or_else(|_| Address::chat(sender.id.as_str()));
@@ -24,6 +26,7 @@ pub(super) fn pressed(update: &mut Update, query: &Json<'_>) -> Result<Inbound, 
     Ok(Inbound {
         group: is_group(&message["chat"]),
         message: message_id(&message["message_id"]),
+        extra,
         ..inbound(update, &address, Some(sender), body)
     })
 }

@@ -7,6 +7,7 @@ mod clock;
 mod graph;
 mod lossy;
 mod numbers;
+mod only_telegram;
 mod provider;
 mod rates;
 mod replicas;
