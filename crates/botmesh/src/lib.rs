@@ -30,6 +30,7 @@ pub use bot::{
 };
 pub use dispatch::{
     Ctx, Handler, HookVerdict, IntoOutcome, Kind, Pattern, UserState, command, interaction, kinds, regex,
+    system,
 };
 pub use egress::Sent;
 pub use events::{BotEvent, DeadKind, FollowerReason, describe};
@@ -71,7 +72,7 @@ pub mod prelude {
     };
     pub use crate::{
         Answer, AskError, Bot, BotEvent, Conv, Ctx, Durability, Flow, FlowCtx, FlowState, Pattern, Result,
-        Schedule, Step, TaskCtx, command, conversation, field, flow, interaction, regex,
+        Schedule, Step, TaskCtx, command, conversation, field, flow, interaction, regex, system,
     };
 }
 

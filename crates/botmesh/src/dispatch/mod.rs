@@ -32,7 +32,7 @@ pub(crate) use handler::{BoxedHandler, boxed};
 pub use handler::{Handler, IntoOutcome};
 pub(crate) use past::Past;
 pub(crate) use pattern::fold;
-pub use pattern::{Kind, Pattern, command, interaction, kinds, regex};
+pub use pattern::{Kind, Pattern, command, interaction, kinds, regex, system};
 pub use user::UserState;
 
 /// What a hook before a message decides.

@@ -24,6 +24,8 @@ pub enum Pattern {
     Command(String),
     /// A pressed button whose id begins with this; the rest of the id is argument 1.
     Interaction(String),
+    /// A system event of this name, in the channel's word.
+    System(String),
     /// Both; the arguments of the second follow those of the first.
     And(Box<Pattern>, Box<Pattern>),
     /// The first that matches.
@@ -40,6 +42,7 @@ impl fmt::Debug for Pattern {
             Self::Kind(kind) => write!(f, "{kind:?}"),
             Self::Command(name) => write!(f, "/{name}"),
             Self::Interaction(prefix) => write!(f, "interaction {prefix}"),
+            Self::System(event) => write!(f, "system {event}"),
             Self::And(a, b) => write!(f, "({a:?} and {b:?})"),
             Self::Or(a, b) => write!(f, "({a:?} or {b:?})"),
             Self::Not(inner) => write!(f, "not {inner:?}"),
@@ -130,6 +133,12 @@ pub fn interaction(prefix: impl Into<String>) -> Pattern {
     Pattern::Interaction(prefix.into())
 }
 
+/// A system event of this name, in the channel's word, such as Telegram's `pre_checkout_query`. What the channel says of it is the
+/// `detail` of [`InboundBody::System`].
+pub fn system(event: impl Into<String>) -> Pattern {
+    Pattern::System(event.into())
+}
+
 /// A regular expression over the text.
 ///
 /// # Panics
@@ -180,6 +189,10 @@ impl Pattern {
                 InboundBody::Interaction { id, .. } => {
                     id.strip_prefix(prefix.as_str()).map(|rest| vec![rest.to_owned()])
                 }
+                _ => None,
+            },
+            Self::System(name) => match &subject.inbound.body {
+                InboundBody::System { event, .. } => (event == name).then(Vec::new),
                 _ => None,
             },
             Self::And(a, b) => {

@@ -33,6 +33,8 @@ fn routes(bot: BotBuilder) -> BotBuilder {
         .when(Pattern::from(IMAGE).or(LOCATION), answers("picture or place"))
         .when("hi", answers("never"))
         .when(EDIT, answers("edit"))
+        .when(system("joined"), answers("joined"))
+        .when(SYSTEM, answers("event"))
         .otherwise(answers("otherwise"))
 }
 
@@ -45,6 +47,7 @@ fn image(caption: &str) -> InboundBody {
 async fn the_first_route_that_matches_answers() {
     let text = |text: &str| InboundBody::Text { text: text.to_owned() };
     let pressed = |id: &str| InboundBody::Interaction { id: id.to_owned(), title: "T".to_owned() };
+    let event = |event: &str| InboundBody::System { event: event.to_owned(), detail: "joined".into() };
     let stage = Stage::new(Resolve::Never);
     let life = stage.start(routes);
     for (n, (body, reply)) in [
@@ -64,6 +67,9 @@ async fn the_first_route_that_matches_answers() {
         (image("a dog"), "picture or place(,)"),
         (InboundBody::Location { latitude: 1.0, longitude: -0.0, name: None }, "picture or place(,)"),
         (InboundBody::Edit { message: "m".into(), text: "hi".to_owned() }, "edit(,)"),
+        (text("joined"), "otherwise(,)"),
+        (event("joined"), "joined(,)"),
+        (event("joined_late"), "event(,)"),
     ]
     .into_iter()
     .enumerate()

@@ -46,6 +46,7 @@ fn params_of(method: &str) -> Option<&'static [&'static str]> {
         "setMessageReaction" => &["message_id", "reaction", "is_big"],
         "sendChatAction" => &["action"],
         "answerCallbackQuery" => &["callback_query_id", "text", "show_alert", "url", "cache_time"],
+        "answerPreCheckoutQuery" => &["pre_checkout_query_id", "ok", "error_message"],
         "answerGuestQuery" => &["guest_query_id", "result"],
         "getFile" => &["file_id"],
         _ => return None,
@@ -99,10 +100,16 @@ impl State {
                 let size = self.files.get(id).ok_or_else(|| bad("invalid file_id"))?.len();
                 Ok(json!({ "file_id": id, "file_size": size, "file_path": format!("files/{id}") }))
             }
-            "answerCallbackQuery" => {
-                let old = "query is too old and response timeout expired or query ID is invalid";
-                let open = self.queries.remove(text(&params, "callback_query_id"));
-                if open { Ok(true.into()) } else { Err(bad(old)) }
+            "answerCallbackQuery" => self.answer_query(text(&params, "callback_query_id")),
+            "answerPreCheckoutQuery" => {
+                let agrees = params
+                    .get("ok")
+                    .and_then(Value::as_bool)
+                    .ok_or_else(|| bad("parameter \"ok\" is required"))?;
+                if !agrees && text(&params, "error_message").is_empty() {
+                    return Err(bad("error message must be non-empty"));
+                }
+                self.answer_query(text(&params, "pre_checkout_query_id"))
             }
             "answerGuestQuery" => Ok(json!({ "inline_message_id": text(&params, "guest_query_id") })),
             "sendChatAction" => self.chat_of(&params).map(|_| true.into()),
@@ -115,6 +122,11 @@ impl State {
             "sendMediaGroup" => self.send_album(call, &params),
             _ => self.send(call, &params),
         }
+    }
+
+    fn answer_query(&mut self, id: &str) -> Result<Value, Refusal> {
+        let old = "query is too old and response timeout expired or query ID is invalid";
+        if self.queries.remove(id) { Ok(true.into()) } else { Err(bad(old)) }
     }
 
     fn webhook_is_set(&mut self, params: &Map<String, Value>) -> Result<Value, Refusal> {

@@ -92,15 +92,17 @@ impl TelegramUser {
     pub fn presses(&self, button: &str) -> i64 {
         let (message, data) =
             self.find(button).unwrap_or_else(|| panic!("{} sees no button {button:?}", self.name));
-        let query = {
-            let mut state = self.server.shared.lock();
-            state.last_message += 1;
-            let query = format!("query-{}", state.last_message);
-            state.queries.insert(query.clone());
-            query
-        };
+        let query = self.server.shared.lock().query();
         self.server.push(json!({ "callback_query": {
             "id": query, "from": self.from(), "message": message, "chat_instance": "-3388889999", "data": data,
+        } }))
+    }
+
+    /// Agrees to pay for the invoice with this payload, and waits for the bot to agree. Returns the number of the update.
+    pub fn checks_out(&self, payload: &str) -> i64 {
+        let query = self.server.shared.lock().query();
+        self.server.push(json!({ "pre_checkout_query": {
+            "id": query, "from": self.from(), "currency": "EUR", "total_amount": 450, "invoice_payload": payload,
         } }))
     }
 

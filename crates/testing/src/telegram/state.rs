@@ -137,6 +137,7 @@ pub(super) struct State {
     pub(super) chats: BTreeMap<i64, Chat>,
     /// The messages that can be answered: by chat and id. With the buttons of each.
     pub(super) messages: BTreeMap<(i64, i64), Value>,
+    /// Those that nobody has answered.
     pub(super) queries: BTreeSet<String>,
     pub(super) files: BTreeMap<String, Vec<u8>>,
     pub(super) calls: Vec<TelegramCall>,
@@ -237,6 +238,14 @@ impl State {
             Some(Chat { kind, name, .. }) => json!({ "id": id, "type": kind, "title": name }),
             None => json!({ "id": id, "type": "private" }),
         }
+    }
+
+    /// The id of a new query, which can be answered once.
+    pub(super) fn query(&mut self) -> String {
+        self.last_message += 1;
+        let query = format!("query-{}", self.last_message);
+        self.queries.insert(query.clone());
+        query
     }
 
     /// A new message of a chat.
