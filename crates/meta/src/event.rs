@@ -1,11 +1,8 @@
 //! What a post of Meta's says, and how it comes to the bot.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
-
 use botmesh_core::id::{EventId, MessageId, SendKey};
 use botmesh_core::inbound::Inbound;
-use botmesh_core::notice::{Moved, Notice, Receipt, ReceiptOf, Stage};
+use botmesh_core::notice::{Moved, Notice};
 use botmesh_core::provider::{AdmitError, InboundSink, SendReceipt};
 use botmesh_core::webhook::{WebhookError, parse};
 use botmesh_webhook::admit_all;
@@ -15,8 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// How many messages' receipts are remembered.
-const REMEMBERED: usize = 10_000;
+use crate::receipts::Receipts;
 
 /// How many sends are confirmed at the same time.
 const TOGETHER: usize = 30;
@@ -159,71 +155,5 @@ async fn bury(sink: &dyn InboundSink, event: &EventId, raw: &str, problem: &str)
             Ok(())
         }
         Err(error) => Err(error),
-    }
-}
-
-/// What was told of messages, so that what is told late or twice is not news.
-#[derive(Debug, Default)]
-pub(crate) struct Receipts(Mutex<Remembered>);
-
-#[derive(Debug, Default)]
-struct Remembered {
-    messages: HashMap<MessageId, Known>,
-    order: VecDeque<MessageId>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// The bot knows that Meta has it.
-    confirmed: bool,
-    /// This process sent it.
-    own: bool,
-    stage: Option<Stage>,
-}
-
-impl Receipts {
-    fn is_confirmed(&self, message: &MessageId) -> bool {
-        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.messages.get(message).is_some_and(|known| known.confirmed)
-    }
-
-    fn is_own(&self, message: &MessageId) -> bool {
-        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.messages.get(message).is_some_and(|known| known.own)
-    }
-
-    /// Remembers a message that was sent: its copy may not say whose it is.
-    pub(crate) fn sent(&self, message: &MessageId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).of(message).own = true;
-    }
-
-    fn confirm(&self, message: &MessageId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).of(message).confirmed = true;
-    }
-
-    /// Whether it says more than what was told before.
-    fn advances(&self, receipt: &Receipt) -> bool {
-        let ReceiptOf::Message(message) = &receipt.of else { return true };
-        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = remembered.of(message);
-        let news = known.stage.is_none_or(|stage| stage < receipt.stage);
-        if news {
-            known.stage = Some(receipt.stage);
-        }
-        news
-    }
-}
-
-impl Remembered {
-    fn of(&mut self, message: &MessageId) -> &mut Known {
-        if !self.messages.contains_key(message) {
-            self.order.push_back(message.clone());
-        }
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.messages.remove(&oldest);
-        }
-        self.messages.entry(message.clone()).or_default()
     }
 }

@@ -11,6 +11,7 @@ mod limit;
 mod messenger;
 mod others;
 mod page;
+mod receipts;
 mod secret;
 mod text;
 mod whatsapp;

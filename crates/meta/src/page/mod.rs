@@ -23,7 +23,7 @@ use botmesh_webhook::{Door, Handshake, NotReceived, Webhook};
 use serde_json::{Value, json};
 
 use crate::config::MetaConfig;
-use crate::event::{Receipts, deliver};
+use crate::event::deliver;
 use crate::file::{File, not_sent};
 use crate::graph::refusal::Product;
 use crate::graph::{Graph, lost};
@@ -31,6 +31,7 @@ use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, text};
 use crate::limit::Limit;
 use crate::others::Others;
+use crate::receipts::Receipts;
 use parse::Account;
 
 /// The longest text that comes back with the echo of a message, in characters.

@@ -28,13 +28,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::config::MetaConfig;
-use crate::event::{Receipts, deliver};
+use crate::event::deliver;
 use crate::file::not_sent;
 use crate::graph::Graph;
 use crate::graph::refusal::Product;
 use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, list};
 use crate::others::Others;
+use crate::receipts::Receipts;
 pub use template::Template;
 
 const ID: &str = "whatsapp";

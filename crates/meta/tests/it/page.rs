@@ -114,6 +114,41 @@ async fn a_delivery_without_ids_is_about_everything_up_to_its_watermark() {
     }
 }
 
+/// What was told of receipts, as `read 7` or `delivered m_1`.
+fn receipts(told: &[Told]) -> Vec<String> {
+    let receipt = |told: &Told| match told {
+        Told::Notice(Notice::Receipt(receipt)) => Some(match &receipt.of {
+            ReceiptOf::UpTo(until) => format!("{:?} {}", receipt.stage, until.as_millis()),
+            ReceiptOf::Message(message) => format!("{:?} {message}", receipt.stage),
+            other => format!("{other:?}"),
+        }),
+        _ => None,
+    };
+    told.iter().filter_map(receipt).collect()
+}
+
+#[tokio::test]
+async fn e93_a_watermark_is_told_once_and_covers_what_came_less_far_before_it() {
+    let (stage, _channel) = messenger().await;
+    for (user, receipt, news) in [
+        ("200", json!({ "delivery": { "watermark": 7 } }), &["Delivered 7"][..]),
+        ("200", json!({ "delivery": { "watermark": 7 } }), &[]),
+        ("200", json!({ "read": { "watermark": 9 } }), &["Read 9"]),
+        ("200", json!({ "read": { "watermark": 8 } }), &[]),
+        ("200", json!({ "delivery": { "watermark": 8 } }), &[]),
+        ("201", json!({ "delivery": { "watermark": 8 } }), &["Delivered 8"]),
+        ("200", json!({ "timestamp": 9, "delivery": { "mids": ["m_1"] } }), &[]),
+        ("200", json!({ "timestamp": 10, "delivery": { "mids": ["m_2"] } }), &["Delivered m_2"]),
+        ("200", json!({ "delivery": { "watermark": 10 } }), &["Delivered 10"]),
+        ("200", json!({ "read": { "watermark": 10 } }), &["Read 10"]),
+        ("200", json!({ "delivery": { "watermark": 10 } }), &[]),
+    ] {
+        let mut item = receipt.clone();
+        item["sender"] = json!({ "id": user });
+        assert_eq!(receipts(&post_item(&stage, item).await), news, "{user}: {receipt}");
+    }
+}
+
 #[tokio::test]
 async fn each_picture_of_a_message_is_an_event_of_one_album() {
     let (stage, _channel) = messenger().await;

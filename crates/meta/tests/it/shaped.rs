@@ -229,7 +229,7 @@ async fn each_message_and_status_of_a_post_of_whatsapp_reaches_the_bot_under_its
 }
 
 fn check_page(stage: &Stage, product: GraphProduct, account: &str) {
-    let post = std::cell::Cell::new(0);
+    let (post, marks) = (std::cell::Cell::new(0), std::cell::Cell::new(0_i64));
     check(&vec(vec(page_item(), 1..4), 1..3), |entries| {
         post.set(post.get() + 1);
         let (mut mids, mut receipts) = (Vec::new(), 0);
@@ -239,7 +239,12 @@ fn check_page(stage: &Stage, product: GraphProduct, account: &str) {
                     mids.push(format!("m_{}-{}", post.get(), mids.len()));
                     content["mid"] = json!(mids.last());
                 }
-                _ => receipts += 1,
+                _ => {
+                    receipts += 1;
+                    // A watermark that was told is no news.
+                    marks.set(marks.get() + 1);
+                    content["watermark"] = json!(1_795_950_000_300_i64 + marks.get());
+                }
             }
             json!({ "sender": { "id": "2001" }, "recipient": { "id": account }, "timestamp": 1_795_950_000_100_i64, kind: content })
         };
