@@ -12,7 +12,8 @@ use botmesh_core::markup::{Style, Utf16Span};
 use serde_json::{Value, json};
 
 use crate::address::Address;
-use crate::client::{Params, Upload};
+use crate::client::{Params, Source, Upload};
+use crate::local;
 use crate::telegram::ID;
 
 mod album;
@@ -230,44 +231,33 @@ impl Call {
         Ok(self)
     }
 
-    /// Reads the files, which must have at most `max` bytes together: the request is held in memory. All are measured before
-    /// the first is read.
+    /// Opens the files, which must have at most `max` bytes together. They are read while they are sent.
     pub(crate) async fn uploads(&self, max: u64) -> Result<Vec<Upload>, ChannelError> {
         let mut total = 0;
-        for (_, file) in &self.files {
-            let size = file.size().await?;
-            at_most(max.min(file.max), size, "the file has")?;
-            total += size;
-        }
-        at_most(max, total, "the files of the album have together")?;
         let mut uploads = Vec::with_capacity(self.files.len());
         for (part, file) in &self.files {
-            uploads.push(file.read(part.clone()).await?);
+            let upload = file.open(part.clone()).await?;
+            at_most(max.min(file.max), upload.size, "the file has")?;
+            total += upload.size;
+            uploads.push(upload);
         }
+        at_most(max, total, "the files of the album have together")?;
         Ok(uploads)
     }
 }
 
 impl File {
-    async fn size(&self) -> Result<u64, ChannelError> {
-        match &self.place {
-            Place::Here(bytes) => Ok(bytes.len() as u64),
-            Place::Path(path) => {
-                Ok(tokio::fs::metadata(path).await.map_err(|error| unreadable(path, error))?.len())
-            }
-        }
-    }
-
-    async fn read(&self, part: Cow<'static, str>) -> Result<Upload, ChannelError> {
-        let (bytes, own_name) = match &self.place {
-            Place::Here(bytes) => (bytes.clone(), None),
+    async fn open(&self, part: Cow<'static, str>) -> Result<Upload, ChannelError> {
+        let (own_name, size, source) = match &self.place {
+            Place::Here(bytes) => (None, bytes.len() as u64, Source::Here(bytes.clone())),
             Place::Path(path) => {
                 let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-                (tokio::fs::read(path).await.map_err(|error| unreadable(path, error))?.into(), name)
+                let (file, size) = local::open(path).await.map_err(|error| unreadable(path, error))?;
+                (name, size, Source::File(file))
             }
         };
         let name = self.name.clone().or(own_name).unwrap_or_else(|| part.to_string());
-        Ok(Upload { part, name, mime: self.mime.clone(), bytes })
+        Ok(Upload { part, name, mime: self.mime.clone(), size, source })
     }
 }
 
@@ -286,7 +276,9 @@ fn origin<'a>(media: &'a OutboundMedia, field: &str) -> Result<Origin<'a>, Chann
 fn unreadable(path: &str, error: io::Error) -> ChannelError {
     // It will not appear by itself.
     let class = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::Rejected,
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+            ErrorClass::Rejected
+        }
         _ => ErrorClass::Transient,
     };
     ChannelError::new(class, Phase::NotWritten, format!("the file {path} cannot be read")).with_source(error)

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::webhook;
 use reqwest::header::RETRY_AFTER;
 use reqwest::multipart::{Form, Part};
-use reqwest::{Response, redirect};
+use reqwest::{Body, Response, redirect};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use tokio::fs::File;
 
+use crate::local;
 use crate::refusal::{Failure, Parameters, Refusal, understand};
 use crate::token::Token;
 
@@ -40,7 +43,14 @@ pub(crate) struct Upload {
     pub(crate) part: Cow<'static, str>,
     pub(crate) name: String,
     pub(crate) mime: Option<String>,
-    pub(crate) bytes: Bytes,
+    pub(crate) size: u64,
+    pub(crate) source: Source,
+}
+
+pub(crate) enum Source {
+    Here(Bytes),
+    /// It is read while it is sent.
+    File(File),
 }
 
 #[derive(Clone)]
@@ -49,6 +59,8 @@ pub(crate) struct Client {
     connect: Duration,
     base: String,
     token: Token,
+    /// Where the files of a server on this host are.
+    local_files: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -65,23 +77,25 @@ struct Answer {
 }
 
 impl Client {
-    pub(crate) fn new(token: Token, base: &str) -> Self {
-        Self::build(token, base, CONNECT)
+    pub(crate) fn new(token: Token) -> Self {
+        let (base, connect, local_files) = (OFFICIAL.to_owned(), CONNECT, None);
+        Self { http: http(&base, connect), connect, base, token, local_files }
     }
 
-    fn build(token: Token, base: &str, connect: Duration) -> Self {
-        let base = base.trim_end_matches('/').to_owned();
-        Self { http: http(&base, connect).map_err(|error| error.to_string()), connect, base, token }
+    /// For another server.
+    pub(crate) fn set_base(&mut self, base: &str) {
+        base.trim_end_matches('/').clone_into(&mut self.base);
+        self.http = http(&self.base, self.connect);
     }
 
-    /// The same for another server.
-    pub(crate) fn at(&self, base: &str) -> Self {
-        Self::build(self.token.clone(), base, self.connect)
+    /// For calls that may take so long.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.connect = CONNECT.min(patience / 2);
+        self.http = http(&self.base, self.connect);
     }
 
-    /// The same for calls that may take so long.
-    pub(crate) fn within(&self, patience: Duration) -> Self {
-        Self::build(self.token.clone(), &self.base, CONNECT.min(patience / 2))
+    pub(crate) fn set_local_files(&mut self, folder: PathBuf) {
+        self.local_files = Some(folder);
     }
 
     pub(crate) fn is_official(&self) -> bool {
@@ -128,19 +142,36 @@ impl Client {
         }
     }
 
-    /// Downloads the file at `path` as `getFile` gave it.
-    pub(crate) async fn download(
+    /// Loads the file at `path` as `getFile` gave it. An absolute one is what a server says that runs with `--local`.
+    pub(crate) async fn load(
         &self,
         path: &str,
         max: usize,
         patience: Duration,
     ) -> Result<Bytes, ChannelError> {
+        match &self.local_files {
+            Some(folder) if local::is_absolute(path) => {
+                local::read(folder, path, max).await.map_err(|mut error| {
+                    // The server keeps the files of a bot in a folder that is called by its token.
+                    error.detail = self.token.redact(&error.detail);
+                    error
+                })
+            }
+            _ => self.download(path, max, patience).await,
+        }
+    }
+
+    async fn download(&self, path: &str, max: usize, patience: Duration) -> Result<Bytes, ChannelError> {
         let url = format!("{}/file/bot{}/{path}", self.base, self.token()?);
         let request = self.http()?.get(url).timeout(patience);
         let response = request.send().await.map_err(|error| self.unanswered("the download", error))?;
         let status = response.status().as_u16();
         if !response.status().is_success() {
-            return Err(understand(status, retry_after(&response), None).into());
+            let mut error: ChannelError = understand(status, retry_after(&response), None).into();
+            if local::is_absolute(path) && error.class == ErrorClass::Rejected {
+                error.detail.push_str(local::ADVICE);
+            }
+            return Err(error);
         }
         match read(response, max).await {
             Ok(body) => Ok(body.into()),
@@ -189,9 +220,10 @@ pub(crate) fn too_large(max: usize) -> ChannelError {
 }
 
 /// A client for `base`. Where that is plain HTTP, as with a server of one's own, no certificates are needed.
-fn http(base: &str, connect: Duration) -> Result<reqwest::Client, Box<dyn std::error::Error>> {
-    Ok(reqwest::Client::builder()
-        .tls_backend_preconfigured(tls(base.starts_with("https:"))?)
+fn http(base: &str, connect: Duration) -> Result<reqwest::Client, String> {
+    let tls = tls(base.starts_with("https:")).map_err(|error| error.to_string())?;
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
         // The URL has the token: it goes nowhere else.
         .redirect(redirect::Policy::none())
         .referer(false)
@@ -199,7 +231,8 @@ fn http(base: &str, connect: Duration) -> Result<reqwest::Client, Box<dyn std::e
         .pool_idle_timeout(IDLE)
         .tcp_nodelay(true)
         .user_agent(concat!("botmesh-telegram/", env!("CARGO_PKG_VERSION")))
-        .build()?)
+        .build();
+    client.map_err(|error| error.to_string())
 }
 
 /// TLS by ring, with the certificates of the system.
@@ -222,8 +255,11 @@ fn form(params: Params, files: Vec<Upload>) -> Result<Form, ChannelError> {
         form = form.text(name, text);
     }
     for file in files {
-        let length = file.bytes.len() as u64;
-        let mut part = Part::stream_with_length(file.bytes, length).file_name(file.name);
+        let body = match file.source {
+            Source::Here(bytes) => bytes.into(),
+            Source::File(opened) => Body::wrap_stream(local::chunks(opened, file.size)),
+        };
+        let mut part = Part::stream_with_length(body, file.size).file_name(file.name);
         if let Some(mime) = file.mime {
             part = part.mime_str(&mime).map_err(|_| {
                 let detail = format!("`{mime}` is no media type");

@@ -5,6 +5,7 @@ mod call;
 mod client;
 mod hook;
 mod intake;
+mod local;
 mod poll;
 mod presses;
 mod rates;

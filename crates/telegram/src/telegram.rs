@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::address::Address;
 use crate::call::Call;
-use crate::client::{Client, OFFICIAL, Params, too_large};
+use crate::client::{Client, Params, too_large};
 use crate::hook::{self, Hook};
 use crate::poll;
 use crate::presses::Presses;
@@ -39,7 +40,7 @@ pub(crate) const MAX_CAPTION: usize = 1024;
 const MAX_UPLOAD: u64 = 50 << 20;
 const MAX_DOWNLOAD: u64 = 20 << 20;
 
-/// The same for a server of one's own.
+/// The same for a server of one's own. Without `--local`, it refuses downloads as the official one does.
 const MAX_LOCAL: u64 = 2000 << 20;
 
 /// How many migrations are remembered.
@@ -114,7 +115,7 @@ impl Telegram {
 
     fn new(token: String, hook: Option<Hook>) -> Self {
         let settings = Settings {
-            client: Client::new(Token::new(token), OFFICIAL),
+            client: Client::new(Token::new(token)),
             clock: Arc::new(SystemClock::new()),
             timeout: Duration::from_secs(30),
             poll_timeout: Duration::from_secs(50),
@@ -142,8 +143,18 @@ impl Telegram {
     /// The URL of a Bot API server of one's own, such as `http://localhost:8081`. Default: the official one.
     #[must_use]
     pub fn with_api_url(mut self, url: &str) -> Self {
-        let settings = self.settings_mut();
-        settings.client = settings.client.at(url);
+        self.settings_mut().client.set_base(url);
+        self
+    }
+
+    /// The folder of a Bot API server that runs with `--local` on this host, or whose files are mounted here under the same path:
+    /// its working directory (`--dir`), such as `/var/lib/telegram-bot-api`. Such a server says where a file is, and the bot reads
+    /// it from there, if it is in this folder: one elsewhere is refused, so that the server cannot have it read others.
+    ///
+    /// Without this, the bot asks for every file by HTTP, which such a server does not answer by itself.
+    #[must_use]
+    pub fn with_local_files(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.settings_mut().client.set_local_files(folder.into());
         self
     }
 
@@ -151,7 +162,7 @@ impl Telegram {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         let settings = self.settings_mut();
-        settings.client = settings.client.within(timeout);
+        settings.client.set_patience(timeout);
         settings.timeout = timeout;
         self
     }
@@ -455,7 +466,7 @@ impl Provider for Telegram {
             let detail = "Telegram does not say where the file is";
             ChannelError::new(ErrorClass::Transient, Phase::Answered, detail)
         })?;
-        self.settings.client.download(path, max, self.settings.timeout * 10).await
+        self.settings.client.load(path, max, self.settings.timeout * 10).await
     }
 }
 

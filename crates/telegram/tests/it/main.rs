@@ -2,6 +2,7 @@
 
 mod albums;
 mod described;
+mod files;
 mod fuzz;
 mod moved;
 mod payloads;

@@ -1,8 +1,10 @@
 //! What each method takes, and does.
 
+use std::{fs, io};
+
 use serde_json::{Map, Value, json};
 
-use super::state::{BOT, Chat, Standing, State, TelegramCall};
+use super::state::{BOT, Chat, Standing, State, TOKEN, TelegramCall};
 
 /// Why a call is refused: code, description, parameters.
 pub(super) type Refusal = (u16, String, Value);
@@ -95,11 +97,7 @@ impl State {
                 self.set_webhook("", None, Vec::new());
                 Ok(true.into())
             }
-            "getFile" => {
-                let id = text(&params, "file_id");
-                let size = self.files.get(id).ok_or_else(|| bad("invalid file_id"))?.len();
-                Ok(json!({ "file_id": id, "file_size": size, "file_path": format!("files/{id}") }))
-            }
+            "getFile" => self.file(text(&params, "file_id")),
             "answerCallbackQuery" => self.answer_query(text(&params, "callback_query_id")),
             "answerPreCheckoutQuery" => {
                 let agrees = params
@@ -122,6 +120,22 @@ impl State {
             "sendMediaGroup" => self.send_album(call, &params),
             _ => self.send(call, &params),
         }
+    }
+
+    fn file(&self, id: &str) -> Result<Value, Refusal> {
+        let bytes = self.files.get(id).ok_or_else(|| bad("invalid file_id"))?;
+        let path = match &self.local {
+            None => format!("files/{id}"),
+            Some(folder) => {
+                let folder = folder.join(TOKEN).join("files");
+                let path = folder.join(id);
+                let unwritten =
+                    |error: io::Error| (500, format!("Internal Server Error: {error}"), Value::Null);
+                fs::create_dir_all(&folder).and_then(|()| fs::write(&path, bytes)).map_err(unwritten)?;
+                path.display().to_string()
+            }
+        };
+        Ok(json!({ "file_id": id, "file_size": bytes.len(), "file_path": path }))
     }
 
     fn answer_query(&mut self, id: &str) -> Result<Value, Refusal> {

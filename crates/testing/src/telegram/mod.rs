@@ -9,6 +9,7 @@ mod server;
 mod state;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,6 +187,11 @@ impl FakeTelegram {
     /// A file that `getFile` finds.
     pub fn add_file(&self, file_id: &str, bytes: impl Into<Vec<u8>>) {
         self.shared.lock().files.insert(file_id.to_owned(), bytes.into());
+    }
+
+    /// Keeps files in this folder, as a server that runs with `--local`: `getFile` says where they are, and there are no downloads.
+    pub fn keep_files_in(&self, folder: impl Into<PathBuf>) {
+        self.shared.lock().local = Some(folder.into());
     }
 
     /// Returns when something was called or queued, and after a tenth of a second.

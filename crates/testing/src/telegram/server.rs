@@ -105,7 +105,8 @@ async fn answer(shared: &Arc<Shared>, request: Request<Body>) -> Result<Response
     let path = request.uri().path().to_owned();
     if let Some(file) = path.strip_prefix("/file/bot").and_then(|rest| rest.strip_prefix(TOKEN)) {
         let id = file.trim_start_matches("/files/");
-        let bytes = shared.lock().files.get(id).cloned();
+        let state = shared.lock();
+        let bytes = state.files.get(id).filter(|_| state.local.is_none()).cloned();
         return Ok(match bytes {
             Some(bytes) => plain(200, bytes),
             None => refused(&(404, "Not Found".into(), Value::Null)),

@@ -1,6 +1,7 @@
 //! What the server knows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -140,6 +141,8 @@ pub(super) struct State {
     /// Those that nobody has answered.
     pub(super) queries: BTreeSet<String>,
     pub(super) files: BTreeMap<String, Vec<u8>>,
+    /// Where they are, if it runs with `--local`.
+    pub(super) local: Option<PathBuf>,
     pub(super) calls: Vec<TelegramCall>,
     pub(super) faults: VecDeque<(String, TelegramFault)>,
     pub(super) rule: Option<Rule>,
