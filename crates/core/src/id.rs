@@ -55,6 +55,13 @@ macro_rules! opaque_id {
                 Self(text.into())
             }
         }
+
+        /// The decimal digits, for channels whose ids are numbers.
+        impl From<i64> for $name {
+            fn from(number: i64) -> Self {
+                itoa::Buffer::new().format(number).into()
+            }
+        }
     };
 }
 
@@ -98,13 +105,13 @@ pub(crate) fn push_escaped(out: &mut String, part: &str) {
     if !out.is_empty() {
         out.push('/');
     }
-    for c in part.chars() {
-        match c {
-            '%' => out.push_str("%25"),
-            '/' => out.push_str("%2F"),
-            c => out.push(c),
-        }
+    let mut rest = part;
+    while let Some(at) = memchr::memchr2(b'%', b'/', rest.as_bytes()) {
+        out.push_str(&rest[..at]);
+        out.push_str(if rest.as_bytes()[at] == b'%' { "%25" } else { "%2F" });
+        rest = &rest[at + 1..];
     }
+    out.push_str(rest);
 }
 
 /// What a turn, an active conversation and a checkpoint belong to: the chat, and in groups the participant too.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 /// | `-1001557912345?gq1` | a chat that the bot is no member of, for one answer to the query `gq1` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    pub(crate) chat: String,
+    pub(crate) chat: ChatId,
     pub(crate) topic: Option<Topic>,
     pub(crate) business: Option<String>,
     pub(crate) guest: Option<String>,
@@ -28,12 +28,15 @@ pub(crate) enum Topic {
 }
 
 impl Address {
-    pub(crate) fn chat(chat: impl Into<String>) -> Self {
+    pub(crate) fn chat(chat: impl Into<ChatId>) -> Self {
         Self { chat: chat.into(), topic: None, business: None, guest: None }
     }
 
     pub(crate) fn id(&self) -> ChatId {
-        let mut id = self.chat.clone();
+        if (self.topic, &self.business, &self.guest) == (None, &None, &None) {
+            return self.chat.clone();
+        }
+        let mut id = self.chat.as_str().to_owned();
         match self.topic {
             Some(Topic::Thread(thread)) => id.push_str(&format!(":{thread}")),
             Some(Topic::Direct(topic)) => id.push_str(&format!(":dm{topic}")),
@@ -73,12 +76,13 @@ impl Address {
             None => None,
         };
         let part = |part: Option<&str>| part.map(str::to_owned);
-        Some(Self { chat: chat.to_owned(), topic, business: part(business), guest: part(guest) })
+        Some(Self { chat: chat.into(), topic, business: part(business), guest: part(guest) })
     }
 
     /// The parameters that every method with a chat takes.
     pub(crate) fn params(&self) -> Map<String, Value> {
-        let chat = self.chat.parse::<i64>().map_or_else(|_| Value::from(self.chat.as_str()), Value::from);
+        let chat = self.chat.as_str();
+        let chat = chat.parse::<i64>().map_or_else(|_| Value::from(chat), Value::from);
         let mut params = Map::from_iter([("chat_id".to_owned(), chat)]);
         match self.topic {
             Some(Topic::Thread(thread)) => params.insert("message_thread_id".into(), thread.into()),

@@ -9,8 +9,8 @@ use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::provider::InboundSink;
 use botmesh_core::webhook::{WebhookError, parse};
 use botmesh_webhook::axum::Router;
-use botmesh_webhook::axum::http::HeaderMap;
-use botmesh_webhook::{Door, Limits, NotReceived, Webhook, same_secret};
+use botmesh_webhook::axum::http::{HeaderMap, HeaderName};
+use botmesh_webhook::{Door, Limits, NotReceived, Sender, Webhook, same_secret};
 use serde::de::Error as _;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::client::Params;
 use crate::telegram::Telegram;
 use crate::update::KINDS;
 
-const SECRET: &str = "x-telegram-bot-api-secret-token";
+static SECRET: HeaderName = HeaderName::from_static("x-telegram-bot-api-secret-token");
 
 /// Between attempts to learn the bot's name.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -131,14 +131,13 @@ impl Webhook for Telegram {
         }
     }
 
-    fn may_verify(&self, headers: &HeaderMap) -> bool {
+    fn sender(&self, headers: &HeaderMap) -> Sender {
         let secret = self.settings.hook.as_ref().and_then(|hook| hook.valid_secret().ok());
-        let given = headers.get(SECRET);
-        secret.zip(given).is_some_and(|(secret, given)| same_secret(given.as_bytes(), secret.as_bytes()))
-    }
-
-    fn verify(&self, headers: &HeaderMap, _: &[u8]) -> bool {
-        self.may_verify(headers)
+        let given = headers.get(&SECRET);
+        match secret.zip(given) {
+            Some((secret, given)) if same_secret(given.as_bytes(), secret.as_bytes()) => Sender::Channel,
+            _ => Sender::Stranger,
+        }
     }
 
     async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived> {

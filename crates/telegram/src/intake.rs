@@ -29,7 +29,7 @@ impl Telegram {
     pub(crate) async fn tell_moved(&self, sink: &dyn InboundSink, update: &Update) -> Result<(), AdmitError> {
         let Some((from, to)) = update.migrated else { return Ok(()) };
         let at = update.content.as_ref().ok().and_then(|inbound| inbound.written_at);
-        sink.moved(Moved { from: from.to_string().into(), to: to.to_string().into(), at }).await
+        sink.moved(Moved { from: from.into(), to: to.into(), at }).await
     }
 
     /// Hands an update over. It is in the bot's hands when this returns `Ok`, if only as a dead letter.

@@ -31,7 +31,8 @@ impl Rates {
 
     /// Groups and channels have negative ids, or names.
     pub(crate) fn of(&self, chat: &ChatId) -> Option<Rate> {
-        let is_group = Address::parse(chat).is_ok_and(|address| address.chat.starts_with(['-', '@']));
+        let is_group =
+            Address::parse(chat).is_ok_and(|address| address.chat.as_str().starts_with(['-', '@']));
         if is_group { self.group } else { self.private }
     }
 

@@ -319,8 +319,8 @@ impl Telegram {
 
     /// The address, under the id that its group has now.
     fn current(&self, mut address: Address) -> Address {
-        if let Some(now) = self.id_now(&address.chat) {
-            address.chat = now.to_string();
+        if let Some(now) = self.id_now(address.chat.as_str()) {
+            address.chat = now.into();
         }
         address
     }
@@ -330,7 +330,7 @@ impl Telegram {
         self.note_migration(from, to);
         let sink = self.state.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(sink) = sink.and_then(|sink| sink.upgrade()) else { return };
-        let moved = Moved { from: from.to_string().into(), to: to.to_string().into(), at: None };
+        let moved = Moved { from: from.into(), to: to.into(), at: None };
         if let Err(error) = sink.moved(moved).await {
             tracing::warn!(%error, from, to, "that a group has another id is not recorded yet");
         }
@@ -438,7 +438,7 @@ impl Provider for Telegram {
     async fn send(&self, request: SendRequest<'_>) -> Result<SendReceipt, ChannelError> {
         let address = Address::parse(request.chat)?;
         let call = Call::of(&address, request.content)?;
-        match self.id_now(&address.chat).filter(|_| address.guest.is_none()) {
+        match self.id_now(address.chat.as_str()).filter(|_| address.guest.is_none()) {
             Some(now) => self.perform(call.moved(now)?).await,
             None => self.perform(call).await,
         }

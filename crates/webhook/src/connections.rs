@@ -42,6 +42,8 @@ pub(crate) async fn take(
     let places = Arc::new(Semaphore::new(bounds.connections.clamp(1, Semaphore::MAX_PERMITS)));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(bounds.headers_within);
+    // Whoever closes its side still gets the answer; and nobody reads beside a post that is under way.
+    http.half_close(true);
     let mut connections = JoinSet::new();
     loop {
         // Whoever comes when there is no place waits in the system's queue.

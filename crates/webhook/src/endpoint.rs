@@ -13,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use botmesh_core::provider::{AdmitError, InboundSink};
 use botmesh_core::webhook::WebhookError;
-use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -33,15 +32,19 @@ pub trait Webhook: Send + Sync + 'static {
         Handshake::None
     }
 
-    /// Whether the channel may have sent this, by its headers alone: looked at before the body is read, so that a stranger's
-    /// takes no memory. The default is `true`: [`verify`](Self::verify) says.
-    fn may_verify(&self, headers: &HeaderMap) -> bool {
+    /// Who sent this, by its headers alone: looked at before the body is read, so that a stranger's takes no memory. The
+    /// default is [`Sender::Unknown`]: [`verify`](Self::verify) says.
+    fn sender(&self, headers: &HeaderMap) -> Sender {
         let _ = headers;
-        true
+        Sender::Unknown
     }
 
-    /// Whether the channel sent this: checked over the bytes as they came, before anything reads them.
-    fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool;
+    /// Whether the channel sent this: checked over the bytes as they came, before anything reads them. Not asked where the
+    /// headers alone tell, which is the default.
+    fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {
+        let _ = body;
+        self.sender(headers) == Sender::Channel
+    }
 
     /// Hands over what a verified body holds. Returns as soon as all of it is in the bot's hands, and before any of it is
     /// handled.
@@ -52,6 +55,17 @@ pub trait Webhook: Send + Sync + 'static {
     /// # Cancel safety
     /// Must bear being dropped at any point: the channel then posts the body again.
     async fn receive(&self, body: &[u8], sink: &dyn InboundSink) -> Result<(), NotReceived>;
+}
+
+/// Who sent a post, as far as its headers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The channel: they hold its secret.
+    Channel,
+    /// Somebody else. Answered with 401.
+    Stranger,
+    /// Only the body tells.
+    Unknown,
 }
 
 /// What a GET of a webhook's path asks for.
@@ -110,12 +124,12 @@ async fn challenge<W: Webhook>(State(webhook): State<Arc<W>>, RawQuery(query): R
 }
 
 /// Never a body: some channels take the one of a 200 for a call of theirs.
-async fn post<W: Webhook>(State(webhook): State<Arc<W>>, request: Request<Body>) -> Response {
+async fn post<W: Webhook>(State(webhook): State<Arc<W>>, mut request: Request<Body>) -> Response {
     let door = webhook.door();
     let mut reading = true;
     let outcome = tokio::select! {
         biased;
-        outcome = handle(&*webhook, request, &mut reading) => outcome,
+        outcome = handle(&*webhook, &mut request, &mut reading) => outcome,
         () = door.clock.sleep(door.limits.answer_within) => Err(Refusal::TookTooLong),
     };
     let closed = matches!(outcome, Err(Refusal::NotOpen));
@@ -164,21 +178,16 @@ impl Refusal {
     }
 }
 
-async fn handle<W: Webhook>(webhook: &W, request: Request<Body>, reading: &mut bool) -> Result<(), Refusal> {
-    let door = webhook.door();
-    let sink = door.sink().ok_or(Refusal::NotOpen)?;
-    let (parts, body) = request.into_parts();
-    if !webhook.may_verify(&parts.headers) {
-        return Err(Refusal::Unsigned);
-    }
-    let (body, _memory) = read(door, &parts.headers, body).await?;
+async fn handle<W: Webhook>(
+    webhook: &W,
+    request: &mut Request<Body>,
+    reading: &mut bool,
+) -> Result<(), Refusal> {
+    let sink = webhook.door().sink().ok_or(Refusal::NotOpen)?;
+    let (body, _memory) = verified(webhook, request).await?;
     *reading = false;
-    if !webhook.verify(&parts.headers, &body) {
-        return Err(Refusal::Unsigned);
-    }
-    if parts.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(Refusal::Encoded);
-    }
+    // Its headers are parts of the connection's buffer, which can be used again now.
+    *request = Request::default();
     webhook.receive(&body, &*sink).await.map_err(|error| match error {
         NotReceived::Unreadable(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "a body cannot be read");
@@ -191,17 +200,36 @@ async fn handle<W: Webhook>(webhook: &W, request: Request<Body>, reading: &mut b
     })
 }
 
-/// The whole body, and the memory that it takes.
+/// The body of a post that the channel sent, and the memory that it takes.
+async fn verified<W: Webhook>(
+    webhook: &W,
+    request: &mut Request<Body>,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Refusal> {
+    let sender = webhook.sender(request.headers());
+    if sender == Sender::Stranger {
+        return Err(Refusal::Unsigned);
+    }
+    let body = std::mem::take(request.body_mut());
+    let (body, memory) = read(webhook.door(), request.headers(), body).await?;
+    if sender == Sender::Unknown && !webhook.verify(request.headers(), &body) {
+        return Err(Refusal::Unsigned);
+    }
+    if request.headers().get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+        return Err(Refusal::Encoded);
+    }
+    Ok((body, memory))
+}
+
 async fn read(
     door: &Door,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), Refusal> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if announced.is_some_and(|length: u64| length > door.limits.max_body as u64) {
         return Err(Refusal::TooLarge);
     }
-    let (mut read, mut memory) = (Bytes::new(), None::<OwnedSemaphorePermit>);
+    let (mut read, mut memory) = (Vec::new(), None::<OwnedSemaphorePermit>);
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| Refusal::Cut)?;
@@ -214,17 +242,7 @@ async fn read(
             Some(memory) => memory.merge(more),
             None => memory = Some(more),
         }
-        read = appended(read, chunk);
+        read.extend_from_slice(&chunk);
     }
     Ok((read, memory))
-}
-
-/// A body that came in one piece is not copied.
-fn appended(read: Bytes, chunk: Bytes) -> Bytes {
-    if read.is_empty() {
-        return chunk;
-    }
-    let mut longer = BytesMut::from(read);
-    longer.extend_from_slice(&chunk);
-    longer.freeze()
 }

@@ -9,5 +9,5 @@ mod server;
 pub use admit::admit_all;
 pub use axum;
 pub use door::{Door, Limits};
-pub use endpoint::{Handshake, NotReceived, Webhook, query_pairs, router, same_secret};
+pub use endpoint::{Handshake, NotReceived, Sender, Webhook, query_pairs, router, same_secret};
 pub use server::{ServeError, Server, serve};

@@ -1,3 +1,4 @@
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,9 +20,8 @@ pub(super) struct Sink {
     pub(super) egress: Arc<Egress>,
 }
 
-#[async_trait]
-impl InboundSink for Sink {
-    async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
+impl Sink {
+    async fn take(&self, inbound: Arc<Inbound>) -> Result<Admitted, AdmitError> {
         if let InboundBody::System { event, .. } = &inbound.body
             && event.starts_with(OWN_EVENTS)
         {
@@ -29,6 +29,22 @@ impl InboundSink for Sink {
         }
         self.world.lead.check().map_err(|_| AdmitError::NotLeader)?;
         self.intake.admit(inbound).await
+    }
+}
+
+#[async_trait]
+impl InboundSink for Sink {
+    fn admit<'life0, 'async_trait>(
+        &'life0 self,
+        inbound: Inbound,
+    ) -> Pin<Box<dyn Future<Output = Result<Admitted, AdmitError>> + Send + 'async_trait>>
+    where
+        'life0: 'async_trait,
+        Self: 'async_trait,
+    {
+        // An event is large: from here on it is moved no more.
+        let inbound = Arc::new(inbound);
+        Box::pin(self.take(inbound))
     }
 
     async fn poison(&self, event: EventId, raw: &[u8], problem: &str) -> Result<Admitted, AdmitError> {

@@ -25,6 +25,9 @@ use recent::Recent;
 const MAX_ID: usize = 512;
 const MAX_RECORD_ID: usize = 1536;
 
+/// Three ids of this length make no record's id that is too long, whatever is escaped in them.
+const SHORT_ID: usize = MAX_RECORD_ID / 3 / 4;
+
 /// How long the coordinator may take to give a message its place. Then the channel is to deliver it again.
 const PLACED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -58,18 +61,39 @@ impl Intake {
 
     /// A share of the backlog; waits while there is none, unless the bot stops.
     async fn room(&self) -> Result<OwnedSemaphorePermit, AdmitError> {
-        tokio::select! {
-            biased;
-            () = self.world.stopping.cancelled() => Err(AdmitError::Stopping),
-            permit = Arc::clone(&self.backlog).acquire_owned() => permit.map_err(|_| AdmitError::Stopping),
+        if let Ok(permit) = Arc::clone(&self.backlog).try_acquire_owned() {
+            return Ok(permit);
         }
+        Box::pin(async {
+            tokio::select! {
+                biased;
+                () = self.world.stopping.cancelled() => Err(AdmitError::Stopping),
+                permit = Arc::clone(&self.backlog).acquire_owned() => permit.map_err(|_| AdmitError::Stopping),
+            }
+        })
+        .await
+    }
+
+    /// Waits until new events are let in.
+    async fn opened(&self) -> Result<(), AdmitError> {
+        if !self.recovered.is_cancelled() {
+            let opened = Box::pin(self.world.stopping.run_until_cancelled(self.recovered()));
+            opened.await.ok_or(AdmitError::Stopping)?;
+        }
+        if self.world.stopping.is_cancelled() { Err(AdmitError::Stopping) } else { Ok(()) }
     }
 
     /// Takes a new event over, and its place in the order of its chat; see
     /// [`InboundSink::admit`](crate::core::provider::InboundSink::admit).
-    pub(crate) async fn admit(&self, inbound: Inbound) -> Result<Admitted, AdmitError> {
-        let (admitted, placed) = self.take_over(Arc::new(inbound)).await?;
-        let Some(placed) = placed else { return Ok(admitted) };
+    pub(crate) async fn admit(&self, inbound: Arc<Inbound>) -> Result<Admitted, AdmitError> {
+        let (admitted, placed) = self.take_over(inbound).await?;
+        if let Some(placed) = placed {
+            Box::pin(self.placed(placed)).await?;
+        }
+        Ok(admitted)
+    }
+
+    async fn placed(&self, placed: Placed) -> Result<(), AdmitError> {
         let placed = tokio::select! {
             biased;
             placed = placed => placed.is_ok(),
@@ -78,7 +102,7 @@ impl Intake {
         match &self.world.journal {
             Some(_) if !placed && self.world.stopping.is_cancelled() => Err(AdmitError::Stopping),
             Some(open) if !placed && !open.config.fail_open => Err(AdmitError::NoPlace),
-            _ => Ok(admitted),
+            _ => Ok(()),
         }
     }
 
@@ -88,11 +112,7 @@ impl Intake {
         inbound: Arc<Inbound>,
     ) -> Result<(Admitted, Option<Placed>), AdmitError> {
         check(&inbound)?;
-        tokio::select! {
-            biased;
-            () = self.world.stopping.cancelled() => return Err(AdmitError::Stopping),
-            () = self.recovered() => {}
-        }
+        self.opened().await?;
         let permit = self.room().await?;
         let (inbound, lane) = self.world.identify(inbound).await?;
         let slot = self.turns.reserve(inbound.conversation());
@@ -265,7 +285,9 @@ fn check(inbound: &Inbound) -> Result<(), AdmitError> {
     if is_task(&inbound.chat) {
         return Err(AdmitError::Invalid(format!("the chat id `{}` is reserved for tasks", inbound.chat)));
     }
-    if inbound.record_id().as_str().len() > MAX_RECORD_ID {
+    // Most ids are so short that nobody needs to know how long they are together.
+    let short = inbound.origin.is_none() && ids.iter().all(|(_, id)| id.is_none_or(|id| id.len() < SHORT_ID));
+    if !short && inbound.record_id().as_str().len() > MAX_RECORD_ID {
         return Err(AdmitError::Invalid(format!("its ids have together more than {MAX_RECORD_ID} bytes")));
     }
     if let InboundBody::Location { latitude, longitude, .. } = &inbound.body

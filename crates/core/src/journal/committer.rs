@@ -121,7 +121,11 @@ impl Committer {
     }
 
     fn ops(&self, changes: Vec<Change>) -> Result<Vec<Op>, StoreError> {
-        changes.into_iter().map(|change| change.into_op(|| self.new_write_id())).collect()
+        let mut ops = Vec::with_capacity(changes.len());
+        for change in changes {
+            ops.push(change.into_op(|| self.new_write_id())?);
+        }
+        Ok(ops)
     }
 
     fn new_write_id(&self) -> WriteId {

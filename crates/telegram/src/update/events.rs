@@ -1,5 +1,6 @@
 //! Updates that are no messages.
 
+use botmesh_core::id::ChatId;
 use botmesh_core::inbound::{Inbound, InboundBody, Participant};
 use serde_json::{Value, json};
 
@@ -100,8 +101,8 @@ fn place(value: &Json<'_>) -> Option<(Address, Option<Participant>)> {
     let users = [&value["from"], &value["user"], &value["boost"]["source"]["user"], &value["source"]["user"]];
     let user = users.into_iter().find_map(participant);
     let private = || {
-        let chat = whole(&value["user_chat_id"]).map(|chat| chat.to_string());
-        let chat = chat.or_else(|| Some(user.as_ref()?.id.to_string()))?;
+        let chat = whole(&value["user_chat_id"]).map(ChatId::from);
+        let chat = chat.or_else(|| Some(user.as_ref()?.id.as_str().into()))?;
         Some(Address { business: text(&value["business_connection_id"]), ..Address::chat(chat) })
     };
     let poll = || {

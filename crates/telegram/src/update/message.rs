@@ -36,7 +36,7 @@ pub(super) fn read(update: &mut Update, kind: &str, message: &Json<'_>) -> Resul
 }
 
 pub(super) fn message_id(value: &Json<'_>) -> Option<MessageId> {
-    whole(value).map(|id| id.to_string().into())
+    whole(value).map(MessageId::from)
 }
 
 /// Where a message was written.
@@ -52,7 +52,7 @@ pub(super) fn address(message: &Json<'_>) -> Result<Address, &'static str> {
         topic: direct.or_else(thread),
         business: text(&message["business_connection_id"]),
         guest: text(&message["guest_query_id"]),
-        ..Address::chat(chat.to_string())
+        ..Address::chat(chat)
     })
 }
 

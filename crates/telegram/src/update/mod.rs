@@ -74,7 +74,7 @@ pub struct Update {
 pub fn parse_update(raw: &[u8]) -> Update {
     let mended = webhook::mended(raw);
     let read: Result<Fields<'_>, _> = match &mended {
-        Ok(body) => serde_json::from_slice(body).map_err(|error| WebhookError::from(error).to_string()),
+        Ok(body) => from_json(body).map_err(|error| WebhookError::from(error).to_string()),
         Err(error) => Err(error.to_string()),
     };
     let id = match &read {
@@ -82,7 +82,7 @@ pub fn parse_update(raw: &[u8]) -> Update {
         Err(_) => only_id(raw),
     };
     let event = match id {
-        Some(id) => id.to_string().into(),
+        Some(id) => id.into(),
         None => format!("unreadable-{:016x}", stable_hash(raw.iter().copied())).into(),
     };
     let mut update = Update {
@@ -99,6 +99,14 @@ pub fn parse_update(raw: &[u8]) -> Update {
         Ok(fields) => content_of(&mut update, &fields),
     };
     update
+}
+
+/// Whether the bytes are characters is asked once, and not for each text.
+fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
+    match std::str::from_utf8(body) {
+        Ok(body) => serde_json::from_str(body),
+        Err(_) => serde_json::from_slice(body),
+    }
 }
 
 /// The number of an update that is otherwise too deep or too strange.
@@ -137,8 +145,12 @@ fn whole(value: &Json<'_>) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
+fn words<'a>(value: &'a Json<'_>) -> Option<&'a str> {
+    value.as_str().filter(|text| !text.is_empty())
+}
+
 fn text(value: &Json<'_>) -> Option<String> {
-    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+    words(value).map(str::to_owned)
 }
 
 /// Seconds since 1970, of which 0 says that the message cannot be seen any more.
@@ -150,12 +162,12 @@ fn time(value: &Json<'_>) -> Option<Timestamp> {
 /// A user, or a chat in whose name somebody writes.
 fn participant(value: &Json<'_>) -> Option<Participant> {
     let id = whole(&value["id"])?;
-    let name = match (text(&value["first_name"]), text(&value["last_name"])) {
-        (Some(first), Some(last)) => Some(format!("{first} {last}")),
-        (first, last) => first.or(last).or_else(|| text(&value["title"])),
+    let name = match (words(&value["first_name"]), words(&value["last_name"])) {
+        (Some(first), Some(last)) => Some([first, " ", last].concat()),
+        (first, last) => first.or(last).map(str::to_owned).or_else(|| text(&value["title"])),
     };
     let language = text(&value["language_code"]);
-    Some(Participant { name, language, ..Participant::new(id.to_string()) })
+    Some(Participant { name, language, ..Participant::new(id) })
 }
 
 fn is_group(chat: &Json<'_>) -> bool {
@@ -164,5 +176,7 @@ fn is_group(chat: &Json<'_>) -> bool {
 
 /// An event of a chat.
 fn inbound(update: &Update, address: &Address, sender: Option<Participant>, body: InboundBody) -> Inbound {
-    Inbound { sender, ..Inbound::private(update.event.clone(), address.id(), body) }
+    let (event, chat) = (update.event.clone(), address.id());
+    let (written_at, message, reply_to, extra, origin) = Default::default();
+    Inbound { event, chat, sender, group: false, written_at, message, reply_to, extra, origin, body }
 }

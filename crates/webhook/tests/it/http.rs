@@ -29,6 +29,12 @@ impl Call {
         Self(stream)
     }
 
+    /// Says that no more comes.
+    pub(crate) async fn closed_on_this_side(mut self) -> Self {
+        self.0.shutdown().await.expect("the connection is open");
+        self
+    }
+
     /// Waits until the server ends the connection, which it does not thank for.
     pub(crate) async fn until_cut(mut self) {
         let mut bytes = Vec::new();

@@ -18,6 +18,16 @@ async fn a_post_is_answered_empty_and_only_when_its_events_are_taken_over() {
 }
 
 #[tokio::test]
+async fn whoever_closes_their_side_early_still_gets_the_answer() {
+    let (to, bot) = serve(Mood::Waits, Limits::default()).await;
+    let call = begin_post(to, SIGNED, br#"["1"]"#).await.closed_on_this_side().await;
+    bot.sink.calls.subscribe().wait_for(|calls| *calls == 1).await.expect("it is handed over");
+    bot.sink.mood.send_replace(Mood::Takes);
+    assert_eq!(call.answer().await.status, 200);
+    assert_eq!(bot.sink.taken(), ["1"]);
+}
+
+#[tokio::test]
 async fn a_journal_that_is_away_asks_for_the_post_again() {
     let (to, bot) = serve(Mood::Refuses, Limits::default()).await;
     let answer = post(to, SIGNED, br#"["1"]"#).await;

@@ -13,7 +13,9 @@ use botmesh_core::inbound::Inbound;
 use botmesh_core::provider::{AdmitError, Admitted, ConnectionState, InboundSink};
 use botmesh_core::webhook::parse;
 use botmesh_webhook::axum::http::HeaderMap;
-use botmesh_webhook::{Door, Handshake, Limits, NotReceived, Server, Webhook, admit_all, query_pairs};
+use botmesh_webhook::{
+    Door, Handshake, Limits, NotReceived, Sender, Server, Webhook, admit_all, query_pairs,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -84,8 +86,8 @@ impl Webhook for Channel {
         }
     }
 
-    fn may_verify(&self, headers: &HeaderMap) -> bool {
-        !headers.contains_key("x-stranger")
+    fn sender(&self, headers: &HeaderMap) -> Sender {
+        if headers.contains_key("x-stranger") { Sender::Stranger } else { Sender::Unknown }
     }
 
     fn verify(&self, headers: &HeaderMap, _: &[u8]) -> bool {
