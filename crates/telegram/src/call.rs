@@ -24,6 +24,8 @@ const MAX_PHOTO: u64 = 10 << 20;
 /// The most bytes of a button's id.
 const MAX_BUTTON_ID: usize = 64;
 
+const EDIT: &str = "editMessageText";
+
 /// How many buttons, and how many characters of theirs, fit next to each other.
 const ROW: usize = 3;
 const ROW_WIDTH: usize = 24;
@@ -120,7 +122,7 @@ impl Call {
                 .with("address", format!("{latitude}, {longitude}")),
             ContentBody::Edit { message, text } => Self {
                 about: Some(message.clone()),
-                ..call("editMessageText").with("message_id", number(message)?).with("text", text.as_str())
+                ..call(EDIT).with("message_id", number(message)?).with("text", text.as_str())
             },
             ContentBody::Reaction { message, emoji } => {
                 let reaction = emoji.iter().map(|emoji| reaction(emoji)).collect::<Vec<_>>();
@@ -210,6 +212,21 @@ impl Call {
         let params = self.params_of_text()?;
         params.remove(entities);
         params.insert(text.into(), plain.into());
+        Some(self)
+    }
+
+    /// The same words as the caption of the message, if this is an edit.
+    pub(crate) fn for_caption(mut self) -> Option<Self> {
+        if self.method != EDIT {
+            return None;
+        }
+        self.method = "editMessageCaption".into();
+        for (of_text, of_caption) in [("text", "caption"), ("entities", "caption_entities")] {
+            if let Some(value) = self.params.remove(of_text) {
+                self.params.insert(of_caption.into(), value);
+            }
+        }
+        self.plain = self.plain.map(|(.., plain)| ("caption_entities", "caption", plain));
         Some(self)
     }
 

@@ -43,6 +43,8 @@ pub(crate) enum Remedy {
     WithoutReply,
     /// The same without formatting.
     WithoutFormatting,
+    /// The same words as the caption: the message has no text.
+    AsCaption,
     /// Nothing: it is as it should be.
     Unchanged,
 }
@@ -139,6 +141,9 @@ pub(crate) fn understand(status: u16, retry_after: Option<Duration>, refusal: Op
             None if begins(ENTITIES) => (ErrorClass::UnsupportedContent, Some(Remedy::WithoutFormatting)),
             None if said.starts_with("message is not modified") => {
                 (ErrorClass::Rejected, Some(Remedy::Unchanged))
+            }
+            None if said.starts_with("there is no text in the message") => {
+                (ErrorClass::Rejected, Some(Remedy::AsCaption))
             }
             None if begins(LATER) => (ErrorClass::Transient, None),
             None if begins(UNREACHABLE) => (ErrorClass::RecipientUnreachable, None),

@@ -43,6 +43,9 @@ const MAX_DOWNLOAD: u64 = 20 << 20;
 /// The same for a server of one's own. Without `--local`, it refuses downloads as the official one does.
 const MAX_LOCAL: u64 = 2000 << 20;
 
+/// How many remedies one call gets. Each is for something else.
+const REMEDIES: usize = 3;
+
 /// How many migrations are remembered.
 const MIGRATIONS: usize = 10_000;
 
@@ -336,31 +339,32 @@ impl Telegram {
         }
     }
 
-    /// Makes the call, and again in the one way that mends what the server refused.
-    async fn perform(&self, call: Call) -> Result<SendReceipt, ChannelError> {
-        let failure = match self.attempt(&call).await {
-            Ok(receipt) => return Ok(receipt),
-            Err(failure) => failure,
-        };
-        let mended = match failure.remedy {
-            Some(Remedy::MovedTo(to)) => {
-                if let Some(from) = call.params.get("chat_id").and_then(Value::as_i64) {
-                    self.learn_migration(from, to).await;
+    /// Makes the call, and again in the ways that mend what the server refused.
+    async fn perform(&self, mut call: Call) -> Result<SendReceipt, ChannelError> {
+        for _ in 0..REMEDIES {
+            let failure = match self.attempt(&call).await {
+                Ok(receipt) => return Ok(receipt),
+                Err(failure) => failure,
+            };
+            let mended = match failure.remedy {
+                Some(Remedy::MovedTo(to)) => {
+                    if let Some(from) = call.params.get("chat_id").and_then(Value::as_i64) {
+                        self.learn_migration(from, to).await;
+                    }
+                    Some(call.moved(to)?)
                 }
-                Some(call.moved(to)?)
-            }
-            Some(Remedy::WithoutReply) => call.without_reply(),
-            Some(Remedy::Unchanged) => match call.about {
-                Some(message) => return Ok(SendReceipt { message }),
+                Some(Remedy::WithoutReply) => call.without_reply(),
+                Some(Remedy::Unchanged) => match call.about {
+                    Some(message) => return Ok(SendReceipt { message }),
+                    None => None,
+                },
+                Some(Remedy::WithoutFormatting) => call.without_formatting(),
+                Some(Remedy::AsCaption) => call.for_caption(),
                 None => None,
-            },
-            Some(Remedy::WithoutFormatting) => call.without_formatting(),
-            None => None,
-        };
-        match mended {
-            Some(call) => Ok(self.attempt(&call).await?),
-            None => Err(failure.error),
+            };
+            call = mended.ok_or(failure.error)?;
         }
+        Ok(self.attempt(&call).await?)
     }
 
     async fn attempt(&self, call: &Call) -> Result<SendReceipt, Failure> {

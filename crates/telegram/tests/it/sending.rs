@@ -178,6 +178,42 @@ async fn a_message_is_edited_and_an_edit_that_changes_nothing_is_fine() {
 }
 
 #[tokio::test]
+async fn the_caption_of_a_picture_is_edited_as_a_text_is() {
+    let server = FakeTelegram::start().await;
+    let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let picture = |caption: &str| {
+        let source = MediaSource::Url("https://example.org/tea.jpg".into());
+        OutboundMedia { source, caption: Some(caption.into()), mime: None, file_name: None }
+    };
+    let tea = Content::from(ContentBody::Image(picture("Tea?"))).with_buttons([Button::new("y", "Yes")]);
+    let message = send(&bot, ANA, tea).await.expect("a picture");
+    let edit = || {
+        let edit = ContentBody::Edit { message: message.clone(), text: String::new() };
+        Content::from(edit).with_text(Formatted::parse("**Tea.**"))
+    };
+    for _ in 0..2 {
+        assert_eq!(send(&bot, ANA, edit()).await.expect("an edit, also one that changes nothing"), message);
+    }
+    let done = server.done("editMessageCaption");
+    assert_eq!(done.len(), 1);
+    let bold = json!([{ "type": "bold", "offset": 0, "length": 4 }]);
+    assert_eq!((&done[0].params["caption"], &done[0].params["caption_entities"]), (&json!("Tea."), &bold));
+    server.fault_next(
+        "editMessageCaption",
+        TelegramFault::refuse(400, "Bad Request: can't parse entities: no"),
+    );
+    let coffee = Content::from(ContentBody::Edit { message: message.clone(), text: String::new() })
+        .with_text(Formatted::parse("[Coffee](https://example.org)."));
+    send(&bot, ANA, coffee).await.expect("an edit");
+    assert_eq!(ana.replies(), ["Tea?", "Tea.", "Coffee (https://example.org)."]);
+
+    let place = send(&bot, ANA, ContentBody::Location { latitude: 1.0, longitude: 2.0, name: None }).await;
+    let edit = ContentBody::Edit { message: place.expect("a place"), text: "here".into() };
+    let error = send(&bot, ANA, edit).await.expect_err("neither a text nor a caption");
+    assert!(!error.retryable && error.detail.contains("no caption"), "{error}");
+}
+
+#[tokio::test]
 async fn a_text_whose_formatting_is_refused_arrives_plain() {
     let server = FakeTelegram::start().await;
     let (ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));

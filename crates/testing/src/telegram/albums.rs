@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::methods::{Refusal, bad, check_text, me, text};
+use super::methods::{Refusal, bad, check_text, me, media as media_of, text};
 use super::state::{State, TelegramCall};
 
 const OF_MEDIA: &[&str] = &["type", "media", "caption", "caption_entities", "parse_mode", "has_spoiler"];
@@ -19,7 +19,8 @@ impl State {
         let group = (self.messages.len() + 1).to_string();
         let mut made = Vec::with_capacity(album.len());
         for media in album {
-            let mut fields = json!({ "media_group_id": group });
+            let kind = text(&media, "type");
+            let mut fields = json!({ "media_group_id": group, kind: media_of(kind) });
             if let Some(caption) = media.get("caption") {
                 fields["caption"] = caption.clone();
             }

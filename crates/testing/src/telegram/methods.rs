@@ -20,6 +20,9 @@ const TO_CHAT: &[&str] = &[
     "reply_markup",
 ];
 
+/// The media that may have a caption.
+const WITH_CAPTION: &[&str] = &["photo", "audio", "voice", "video", "document"];
+
 /// The parameters of each method beside those of [`TO_CHAT`].
 fn params_of(method: &str) -> Option<&'static [&'static str]> {
     Some(match method {
@@ -45,6 +48,7 @@ fn params_of(method: &str) -> Option<&'static [&'static str]> {
         "sendLocation" => &["latitude", "longitude"],
         "sendVenue" => &["latitude", "longitude", "title", "address"],
         "editMessageText" => &["message_id", "text", "entities", "parse_mode"],
+        "editMessageCaption" => &["message_id", "caption", "caption_entities", "parse_mode"],
         "setMessageReaction" => &["message_id", "reaction", "is_big"],
         "sendChatAction" => &["action"],
         "answerCallbackQuery" => &["callback_query_id", "text", "show_alert", "url", "cache_time"],
@@ -65,7 +69,7 @@ pub(super) fn check(call: &TelegramCall) -> Result<(), Refusal> {
         return Err((404, "Not Found: method not found".into(), Value::Null));
     };
     let to_chat: &[&str] = match &*call.method {
-        "editMessageText" | "setMessageReaction" => TO_CHAT,
+        "editMessageText" | "editMessageCaption" | "setMessageReaction" => TO_CHAT,
         method if method.starts_with("send") => TO_CHAT,
         _ => &[],
     };
@@ -116,7 +120,8 @@ impl State {
                 self.message_of(chat, &params, "message to react not found")?;
                 Ok(true.into())
             }
-            "editMessageText" => self.edit(&params),
+            "editMessageText" => self.edit(&params, "text"),
+            "editMessageCaption" => self.edit(&params, "caption"),
             "sendMediaGroup" => self.send_album(call, &params),
             _ => self.send(call, &params),
         }
@@ -184,27 +189,39 @@ impl State {
         id.filter(|id| self.messages.contains_key(&(chat, *id))).ok_or_else(|| bad(otherwise))
     }
 
-    fn edit(&mut self, params: &Map<String, Value>) -> Result<Value, Refusal> {
+    /// Changes the text of a message, or the caption of media.
+    fn edit(&mut self, params: &Map<String, Value>, what: &str) -> Result<Value, Refusal> {
         let chat = self.chat_of(params)?;
         let id = self.message_of(chat, params, "message to edit not found")?;
-        check_text(params, "text", "entities", 4096)?;
+        match what {
+            "text" => check_text(params, what, "entities", 4096)?,
+            _ => check_text(params, what, "caption_entities", 1024)?,
+        }
         check_buttons(params)?;
         let message = self.messages.entry((chat, id)).or_default();
+        let has_it = match what {
+            "text" => message["text"].is_string(),
+            _ => WITH_CAPTION.iter().any(|media| message.get(media).is_some()),
+        };
+        if !has_it {
+            return Err(bad(&format!("there is no {what} in the message to edit")));
+        }
         let markup = params.get("reply_markup").cloned().unwrap_or_default();
-        if message["text"].as_str() == params.get("text").and_then(Value::as_str)
+        if message[what].as_str() == params.get(what).and_then(Value::as_str)
             && message["reply_markup"] == markup
         {
             return Err(bad(
                 "message is not modified: specified new message content and reply markup are exactly the same",
             ));
         }
-        message["text"] = params.get("text").cloned().unwrap_or_default();
+        message[what] = params.get(what).cloned().unwrap_or_default();
         message["reply_markup"] = markup;
         Ok(message.clone())
     }
 
     fn send(&mut self, call: &mut TelegramCall, params: &Map<String, Value>) -> Result<Value, Refusal> {
         let chat = self.chat_of(params)?;
+        let mut fields = json!({});
         match call.method.as_str() {
             "sendMessage" => check_text(params, "text", "entities", 4096)?,
             "sendLocation" | "sendVenue" => {}
@@ -218,11 +235,11 @@ impl State {
                 if params.contains_key("caption") {
                     check_text(params, "caption", "caption_entities", 1024)?;
                 }
+                fields[field.as_str()] = media(&field);
             }
         }
         check_buttons(params)?;
         self.check_reply(chat, params)?;
-        let mut fields = json!({});
         for name in ["text", "caption", "reply_markup"] {
             if let Some(value) = params.get(name) {
                 fields[name] = value.clone();
@@ -242,6 +259,12 @@ impl State {
             false => Ok(()),
         }
     }
+}
+
+/// Media of a message, as it is named there.
+pub(super) fn media(kind: &str) -> Value {
+    let file = json!({ "file_id": format!("sent-{kind}"), "file_unique_id": format!("sent-{kind}") });
+    if kind == "photo" { json!([file]) } else { file }
 }
 
 pub(super) fn me() -> Value {
