@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::client::Params;
+use crate::refusal::Failure;
 use crate::telegram::Telegram;
 use crate::update::KINDS;
 
@@ -34,8 +35,9 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    pub(crate) fn new(secret: String) -> Self {
+    pub(crate) fn new(secret: &str) -> Self {
         let limits = Limits::default();
+        let secret = secret.trim().to_owned();
         Self { secret, path: "/telegram".to_owned(), limits, door: Arc::new(Door::new(limits)) }
     }
 
@@ -107,7 +109,10 @@ impl Telegram {
             ("secret_token".to_owned(), hook.valid_secret()?.into()),
             ("allowed_updates".to_owned(), json!(KINDS)),
         ]);
-        self.ask::<bool>("setWebhook", params).await?;
+        self.ask::<bool>("setWebhook", params).await.map_err(|Failure { mut error, .. }| {
+            error.detail = error.detail.replace(&hook.secret, "<secret>");
+            error
+        })?;
         Ok(())
     }
 

@@ -104,16 +104,17 @@ pub(crate) struct State {
 }
 
 impl Telegram {
-    /// A bot that polls. `token` is what @BotFather gave; whether it is right shows when the bot starts.
+    /// A bot that polls. `token` is what @BotFather gave, and white space around it does no harm; whether it is right shows when
+    /// the bot starts.
     pub fn polling(token: impl Into<String>) -> Self {
         Self::new(token.into(), None)
     }
 
     /// A bot to which Telegram posts its updates, with this secret in a header: 1 to 256 of the characters `A-Z`, `a-z`, `0-9`,
-    /// `_` and `-`, and hard to guess. Serve its [`router`](Self::router), and tell Telegram where that is with
+    /// `_` and `-`, and hard to guess; white space around it does no harm. Serve its [`router`](Self::router), and tell Telegram where that is with
     /// [`set_webhook`](Self::set_webhook).
     pub fn webhook(token: impl Into<String>, secret: impl Into<String>) -> Self {
-        Self::new(token.into(), Some(Hook::new(secret.into())))
+        Self::new(token.into(), Some(Hook::new(&secret.into())))
     }
 
     fn new(token: String, hook: Option<Hook>) -> Self {

@@ -30,6 +30,10 @@ impl Served {
     async fn start(change: impl FnOnce(Telegram) -> Telegram) -> Self {
         let server = FakeTelegram::start().await;
         let bot = change(Telegram::webhook(server.token(), SECRET).with_api_url(&server.url()));
+        Self::serve(server, bot).await
+    }
+
+    async fn serve(server: FakeTelegram, bot: Telegram) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let spawner = TestSpawner::new();
@@ -126,6 +130,20 @@ async fn who_does_not_know_the_secret_is_not_heard() {
         assert_eq!(served.post(&Served::signed(), body.as_bytes()).await.0, 200);
     };
     while_running(&served.bot, &sink, scenario).await.expect("a good end");
+    assert_eq!(sink.texts(), ["hi"]);
+}
+
+#[tokio::test]
+async fn white_space_around_a_token_and_a_secret_does_no_harm() {
+    let server = FakeTelegram::start().await;
+    let (token, secret) = (format!(" {}\r\n", server.token()), format!("\t{SECRET}\n"));
+    let bot = Telegram::webhook(token, secret).with_api_url(&server.url());
+    let (served, sink) = (Served::serve(server, bot).await.registered().await, Recorder::new());
+    let server = &served.server;
+    server.user(ANA, "Ana").writes("hi");
+    while_running(&served.bot, &sink, server.until("it", || server.unconfirmed() == 0))
+        .await
+        .expect("a good end");
     assert_eq!(sink.texts(), ["hi"]);
 }
 

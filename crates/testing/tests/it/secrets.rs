@@ -162,6 +162,47 @@ async fn the_token_of_telegram_is_in_no_log_event_error_or_journal() {
 }
 
 #[tokio::test]
+async fn the_secret_of_telegrams_webhook_is_in_no_log_event_error_or_journal() {
+    const SECRET: &str = "s3cret_of-the-webhook";
+    const WRONG: &str = "s3cret_of-the-webhooq";
+    let server = FakeTelegram::start().await;
+    // As from a file that ends with a new line.
+    let telegram = Telegram::webhook(server.token(), format!("{SECRET}\n")).with_api_url(&server.url());
+    let mut told = format!("{telegram:?} {telegram:#?}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/telegram", listener.local_addr().unwrap());
+    let spawner = TestSpawner::new();
+    let router = telegram.router();
+    spawner.spawn("serve", Box::pin(async move { drop(axum::serve(listener, router).await) }));
+    let ana = server.user(ANA, "Ana");
+    let shown = live(telegram.clone(), async |_| {
+        // Telegram may repeat what it was told.
+        let repeats = format!("Bad Request: bad webhook: {SECRET} of {}", server.token());
+        server.fault_next("setWebhook", TelegramFault::refuse(400, &repeats));
+        let refused = telegram.set_webhook(&url).await.unwrap_err();
+        assert!(refused.detail.contains("<secret> of <token>"), "{refused}");
+        told += &everything_of(&refused);
+        telegram.set_webhook(&url).await.unwrap();
+        ana.writes("hi");
+        ana.expect_reply("0 bytes and hi").await;
+        let wrong = json!({ "url": url, "secret_token": WRONG });
+        telegram.call("setWebhook", wrong).await.unwrap();
+        ana.writes("not yet");
+        let refused = || server.webhook_answers().iter().any(|answer| answer.status == Some(401));
+        server.until("a refusal", refused).await;
+        assert_eq!(ana.replies(), ["0 bytes and hi"]);
+        telegram.set_webhook(&url).await.unwrap();
+        ana.expect_reply("0 bytes and not yet").await;
+    })
+    .await;
+    spawner.kill("serve");
+    assert!(shown.logs.contains("botmesh"), "something was logged");
+    assert!(shown.files.contains("not yet"), "{}", shown.files);
+    let shown = Shown { told: shown.told + &told, ..shown };
+    shown.refuse(&[server.token(), SECRET, WRONG]);
+}
+
+#[tokio::test]
 async fn the_secrets_of_meta_are_in_no_log_event_error_or_journal() {
     let server = FakeGraph::start().await;
     let config = MetaConfig::new(FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN);
