@@ -11,6 +11,9 @@ use thiserror::Error;
 
 use crate::id::SendKey;
 
+/// The longest that a channel's wish to wait is followed.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 type Source = Box<dyn Error + Send + Sync>;
 
 /// The outcome of a compare-and-set.
@@ -195,7 +198,7 @@ pub struct ChannelError {
     /// How far the request came.
     pub phase: Phase,
     /// How long the channel asks to wait. With [`ErrorClass::RateLimited`], the bot sends nothing to the chat until then, and
-    /// the attempt does not count.
+    /// the attempt does not count. It waits no longer than a day: see [`wait`](Self::wait).
     pub retry_after: Option<Duration>,
     /// Whether it asks so for all chats. Default `false`: for this one.
     pub all_chats: bool,
@@ -237,6 +240,12 @@ impl ChannelError {
     pub fn with_retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
+    }
+
+    /// How long to wait because the channel asks so: at most a day. Whoever asks for more, or by mistake for centuries, is called
+    /// again then and can say it again.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after.map(|wait| wait.min(LONGEST_WAIT))
     }
 
     /// The time to wait is for all chats.

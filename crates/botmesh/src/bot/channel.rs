@@ -54,9 +54,9 @@ pub(super) async fn run_channel(world: &World, sink: &Arc<Sink>, stop: &Cancella
         let delay = match error.class {
             ErrorClass::Conflict => {
                 conflicts += 1;
-                CONTESTED.delay(conflicts, error.retry_after, &*world.seams.entropy)
+                CONTESTED.delay(conflicts, error.wait(), &*world.seams.entropy)
             }
-            _ => backoff.delay(failures, error.retry_after, &*world.seams.entropy),
+            _ => backoff.delay(failures, error.wait(), &*world.seams.entropy),
         };
         tokio::select! {
             biased;

@@ -222,7 +222,7 @@ impl<'a> Campaign<'a> {
         self.conflicts += 1;
         self.stand_by(FollowerReason::Conflict);
         self.world.events.error(CONTESTED_CHANNEL, error);
-        CONTESTED.delay(self.conflicts, error.retry_after, &*self.world.seams.entropy)
+        CONTESTED.delay(self.conflicts, error.wait(), &*self.world.seams.entropy)
     }
 
     /// This replica does not campaign until somebody gave it a new session.

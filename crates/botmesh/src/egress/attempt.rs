@@ -60,7 +60,7 @@ impl World {
     }
 
     fn note_limit(&self, chat: &ChatId, error: &ChannelError) {
-        match (error.class, error.retry_after) {
+        match (error.class, error.wait()) {
             (ErrorClass::RateLimited, Some(wait)) => {
                 tracing::warn!(%chat, all_chats = error.all_chats, ?wait, "the channel was called too often");
                 self.pace.pause(Some(chat).filter(|_| !error.all_chats), wait, self.monotonic());
@@ -219,7 +219,7 @@ async fn record_failure(
     }
     let attempts = started.record.attempts;
     let retry_at = started.record.may_retry(error, config.retries).then(|| {
-        let backoff = || config.backoff.delay(attempts, error.retry_after, &*world.seams.entropy);
+        let backoff = || config.backoff.delay(attempts, error.wait(), &*world.seams.entropy);
         world.now() + retry_in.unwrap_or_else(backoff)
     });
     let Ok(record) = started.record.fail(ErrorNote::from(error), retry_at, world.now()) else {
@@ -242,7 +242,7 @@ async fn record_failure(
 /// How long to wait because the channel takes nothing now, if the attempt does not count because of that.
 fn asked_to_wait(record: &OutboxRecord, error: &ChannelError, now: Timestamp) -> Option<Duration> {
     let wait = match error.class {
-        ErrorClass::RateLimited if error.retryable => error.retry_after,
+        ErrorClass::RateLimited if error.retryable => error.wait(),
         ErrorClass::Auth => Some(REFUSED_FOR),
         _ => None,
     };

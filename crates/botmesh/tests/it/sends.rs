@@ -56,6 +56,26 @@ async fn a_rate_limit_is_never_called_earlier_than_it_says() {
 }
 
 #[tokio::test]
+async fn a_channel_that_asks_to_wait_for_ever_is_asked_again_a_day_later() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let stage = Stage::new(Resolve::Never);
+    // So that a day is little work.
+    let mut rare = Durability::default().with_instance_id("bot");
+    (rare.poll, rare.inbox.lease, rare.outbox.lease) = (HOUR / 6, 4 * HOUR, 4 * HOUR);
+    let life = stage.start_with(rare, echo);
+    let for_ever = failure(ErrorClass::RateLimited).with_retry_after(Duration::MAX);
+    stage.channel.fail_next(for_ever.for_all_chats());
+    assert!(life.deliver(Inbound::text("m1", "ana", "hi")).await);
+    stage.channel.wait_for_sends(1).await;
+    stage.clock.advance(23 * HOUR).await;
+    assert_eq!(stage.channel.sent().len(), 1, "not within a day");
+    // With jitter and a look at the outbox.
+    stage.clock.advance(7 * HOUR).await;
+    assert_eq!(stage.channel.texts_to("ana"), ["hi"]);
+    life.stop().await;
+}
+
+#[tokio::test]
 async fn a_final_error_goes_to_the_dead_letters_at_once() {
     for error in [
         failure(ErrorClass::UnsupportedContent),
