@@ -249,8 +249,10 @@ pub struct Capabilities {
     pub exclusive_session: bool,
     /// The longest text. `None` if the channel has no limit. Default `None`.
     pub text_limit: Option<TextLimit>,
-    /// The longest caption. Default `None`.
+    /// The longest caption. Longer ones follow their media as a text, as do all of stickers. Default `None`.
     pub caption_limit: Option<TextLimit>,
+    /// Whether audio has captions. Where it has none, they follow it as a text. Default `true`.
+    pub audio_captions: bool,
     /// Whether it takes an album ([`ContentBody::Album`](crate::content::ContentBody::Album)) as one send. Where it does not, the
     /// bot makes a message of each item. Default `false`.
     pub albums: bool,
@@ -273,6 +275,7 @@ impl Default for Capabilities {
             exclusive_session: false,
             text_limit: None,
             caption_limit: None,
+            audio_captions: true,
             albums: false,
             markup: Markup::Plain,
             rate: None,

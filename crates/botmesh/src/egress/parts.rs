@@ -6,13 +6,16 @@ use crate::core::error::{ChannelError, ErrorClass, Phase, StoreError};
 use crate::core::id::SendKey;
 use crate::core::journal::{Change, OutboxRecord, Part, Send, Stored};
 use crate::core::kv::Version;
-use crate::core::provider::{Capabilities, TextLimit};
+use crate::core::provider::{Capabilities, TextLimit, TextUnit};
 use crate::core::split::SPLITTER;
 use crate::core::time::Timestamp;
 use crate::world::OpenJournal;
 
 /// The most messages that one text may become.
 const MAX_PARTS: usize = 1000;
+
+/// Of media that no caption is shown with.
+const NO_CAPTION: TextLimit = TextLimit { max: 0, unit: TextUnit::Utf16 };
 
 /// Cuts content into what the channel takes in one message, and writes its formatting as the channel shows it: what it
 /// answers stays with the first, the buttons go with the last. Media whose caption is too long is followed by it as a text, and
@@ -96,17 +99,17 @@ fn is_album_with_buttons(content: &Content) -> Result<bool, ChannelError> {
 
 /// Whether the caption of media is longer than the channel takes, as the channel shows it.
 fn is_caption_too_long(content: &Content, takes: Capabilities) -> bool {
-    let (
-        Some(limit),
+    let limit = match &content.body {
+        ContentBody::Sticker(_) => Some(NO_CAPTION),
+        ContentBody::Audio(_) if !takes.audio_captions => Some(NO_CAPTION),
         ContentBody::Image(_)
         | ContentBody::Audio(_)
         | ContentBody::Video(_)
         | ContentBody::Document(_)
-        | ContentBody::Album { .. },
-    ) = (takes.caption_limit, &content.body)
-    else {
-        return false;
+        | ContentBody::Album { .. } => takes.caption_limit,
+        _ => None,
     };
+    let Some(limit) = limit else { return false };
     let shown = content.formatted().parts(takes.markup, None);
     shown.iter().map(|caption| limit.measure(caption.text())).sum::<usize>() > limit.max
 }

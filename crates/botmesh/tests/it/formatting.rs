@@ -127,3 +127,38 @@ async fn a_caption_that_is_too_long_follows_its_picture_as_a_text() {
         life.stop().await;
     }
 }
+
+#[tokio::test]
+async fn where_media_has_no_caption_its_words_follow_it() {
+    let media = |caption: &str| {
+        let source = MediaSource::Url("https://x.org/file".to_owned());
+        OutboundMedia { source, caption: Some(caption.to_owned()), mime: None, file_name: None }
+    };
+    let mut capabilities = Capabilities::default();
+    capabilities.audio_captions = false;
+    let mut stage = Stage::new(Resolve::Never);
+    stage.channel = MockProvider::with_capabilities(capabilities);
+    let life = stage.start(move |bot| {
+        bot.otherwise(move |c: Ctx| async move {
+            c.reply(Content::from(ContentBody::Audio(media("a song")))).await?;
+            c.reply(Content::from(ContentBody::Sticker(media("a cat")))).await?;
+            c.reply(Content::from(ContentBody::Video(media("a film")))).await
+        })
+    });
+    life.say("m1", "hi", 5).await;
+    life.settled().await;
+    let sent = stage.channel.delivered().into_iter().map(|sent| {
+        let kind = match &sent.content.body {
+            ContentBody::Audio(_) => "audio",
+            ContentBody::Sticker(_) => "sticker",
+            ContentBody::Video(_) => "video",
+            ContentBody::Text { .. } => "text",
+            _ => "other",
+        };
+        (kind, sent.content.readable_text().to_owned())
+    });
+    let expected =
+        [("audio", ""), ("text", "a song"), ("sticker", ""), ("text", "a cat"), ("video", "a film")];
+    assert_eq!(sent.collect::<Vec<_>>(), expected.map(|(kind, text)| (kind, text.to_owned())));
+    life.stop().await;
+}

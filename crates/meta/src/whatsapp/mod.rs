@@ -164,6 +164,7 @@ impl Provider for WhatsApp {
         let mut capabilities = Capabilities::default();
         capabilities.text_limit = Some(TextLimit { max: 4096, unit: TextUnit::Utf16 });
         capabilities.caption_limit = Some(TextLimit { max: 1024, unit: TextUnit::Utf16 });
+        capabilities.audio_captions = false;
         capabilities.markup = Markup::WhatsApp;
         self.shared.config.pace(&mut capabilities, RATE, Some(CHAT_RATE));
         capabilities.resolve = Resolve::Echo { wait: self.shared.config.echo_wait };
