@@ -20,4 +20,4 @@ pub use botmesh_webhook::{Limits, axum};
 pub use config::MetaConfig;
 pub use instagram::Instagram;
 pub use messenger::Messenger;
-pub use whatsapp::{Template, WhatsApp};
+pub use whatsapp::{Template, WhatsApp, WhatsAppFlow, WhatsAppList};

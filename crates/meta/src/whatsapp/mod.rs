@@ -1,6 +1,7 @@
 //! The WhatsApp Cloud API.
 
 mod address;
+mod interactive;
 mod media;
 mod parse;
 mod send;
@@ -36,6 +37,7 @@ use crate::hook::{Hook, REDELIVERY};
 use crate::lenient::{id, list};
 use crate::others::Others;
 use crate::receipts::Receipts;
+pub use interactive::{WhatsAppFlow, WhatsAppList};
 pub use template::Template;
 
 const ID: &str = "whatsapp";
@@ -58,8 +60,9 @@ const CHAT_RATE: Rate = Rate::new(45, Duration::from_secs(45 * 6));
 /// details comes in the chat that they had: `user_changed_number` or `user_changed_user_id`. The bot goes on with them under the id
 /// that they had first.
 ///
-/// **Buttons**: up to three are reply buttons, four to ten are a list. The answers of a form (a WhatsApp Flow) are in the
-/// event's `extra`, as are the advertisement that a user came by, and orders.
+/// **Buttons**: up to three are reply buttons, four to ten are a list; a [`WhatsAppList`] has its choices in groups. A
+/// [`WhatsAppFlow`] is a form, and its answers are in the event's `extra`, as are the advertisement that a user came by, and
+/// orders.
 ///
 /// **Lost answers** are resolved by the statuses that Meta posts: each send carries its key as `biz_opaque_callback_data`.
 ///

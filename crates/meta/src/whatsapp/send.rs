@@ -10,8 +10,8 @@ use crate::limit::Limit;
 use crate::text::{clipped, utf16};
 
 /// What is shown on reply buttons and rows, in UTF-16 units.
-const BUTTON_TITLE: usize = 20;
-const ROW_TITLE: usize = 24;
+pub(super) const BUTTON_TITLE: usize = 20;
+pub(super) const ROW_TITLE: usize = 24;
 const ROW_DESCRIPTION: usize = 72;
 /// How many of them there may be, and how long their ids.
 const BUTTONS: usize = 3;
@@ -199,7 +199,7 @@ fn with_buttons(content: &Content, list_button: &str) -> Result<Value, ChannelEr
 }
 
 /// A title that is cut is shown below in full.
-fn row(button: &Button) -> Value {
+pub(super) fn row(button: &Button) -> Value {
     let title = clipped(&button.title, ROW_TITLE);
     let mut row = json!({ "id": button.id, "title": title });
     if title != button.title {

@@ -21,7 +21,7 @@ pub(crate) async fn send(
 }
 
 /// What the channel made of a content.
-async fn sent(stage: &Stage, channel: &WhatsApp, content: impl Into<Content>) -> Value {
+pub(crate) async fn sent(stage: &Stage, channel: &WhatsApp, content: impl Into<Content>) -> Value {
     send(channel, "US.15551234567", content).await.expect("it is sent");
     stage.graph.sent().pop().expect("a message").body
 }

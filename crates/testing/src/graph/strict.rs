@@ -127,13 +127,27 @@ fn media(state: &State, media: &Value) -> Result<(), Refused> {
 
 fn interactive(interactive: &Value) -> Result<(), Refused> {
     let action = &interactive["action"];
+    if interactive["type"] == "flow" {
+        check_length(interactive, "/body/text", 1024)?;
+        flow(action)?;
+        return header(interactive.get("header"));
+    }
     if interactive["type"] == "list" {
         check_length(interactive, "/body/text", 4096)?;
         check_length(action, "/button", 20)?;
-        let rows: Vec<_> = action["sections"]
-            .as_array()
-            .into_iter()
-            .flatten()
+        let sections = action["sections"].as_array().map_or(&[][..], Vec::as_slice);
+        for section in sections {
+            match length(section.get("title")) {
+                0 if sections.len() > 1 => return Err(wrong("each of several sections has a title")),
+                25.. => return Err(wrong("a title of a section has at most 24 characters")),
+                _ if section["rows"].as_array().is_none_or(Vec::is_empty) => {
+                    return Err(wrong("a section has rows"));
+                }
+                _ => {}
+            }
+        }
+        let rows: Vec<_> = sections
+            .iter()
             .flat_map(|section| section["rows"].as_array().cloned().unwrap_or_default())
             .collect();
         if rows.is_empty() || rows.len() > 10 {
@@ -169,6 +183,35 @@ fn interactive(interactive: &Value) -> Result<(), Refused> {
         }
     }
     header(interactive.get("header"))
+}
+
+/// A form. Which there are is not known here.
+fn flow(action: &Value) -> Result<(), Refused> {
+    let parameters = &action["parameters"];
+    one_of(Some(&action["name"]), &["flow"])?;
+    one_of(Some(&parameters["flow_message_version"]), &["3"])?;
+    one_of(parameters.get("mode"), &["draft", "published"])?;
+    one_of(parameters.get("flow_action"), &["navigate", "data_exchange"])?;
+    check_length(parameters, "/flow_cta", 20)?;
+    let named =
+        ["flow_id", "flow_name"].map(|key| parameters[key].as_str().is_some_and(|name| !name.is_empty()));
+    if named[0] == named[1] {
+        return Err(wrong("one of flow_id and flow_name is required"));
+    }
+    if parameters.get("flow_token").is_some_and(|token| length(Some(token)) == 0) {
+        return Err(wrong("flow_token is empty"));
+    }
+    let Some(first) = parameters.get("flow_action_payload") else { return Ok(()) };
+    if parameters["flow_action"] == "data_exchange" {
+        return Err(wrong("flow_action_payload is for navigate alone"));
+    }
+    check_length(first, "/screen", 200)?;
+    match first.get("data") {
+        Some(data) if data.as_object().is_none_or(serde_json::Map::is_empty) => {
+            Err(wrong("data is an object that is not empty"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn header(header: Option<&Value>) -> Result<(), Refused> {

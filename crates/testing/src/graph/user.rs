@@ -52,6 +52,26 @@ impl GraphUser {
         self.deliver(self.body(message)).await
     }
 
+    /// Fills in and sends off the last form (a WhatsApp Flow) that the bot showed, with these answers: an object. The token that
+    /// the bot gave the form goes with them. Returns the message's id. On WhatsApp alone.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says), and if the bot showed no form.
+    pub async fn completes_flow(&self, answers: Value) -> String {
+        let is_form = |message: &GraphMessage| message.body["interactive"]["type"] == "flow";
+        let form = self.messages().into_iter().rfind(is_form);
+        let form = form.unwrap_or_else(|| panic!("{} was shown no form", self.name));
+        let token = form.body.pointer("/interactive/action/parameters/flow_token");
+        let mut answers = answers;
+        answers["flow_token"] = token.cloned().unwrap_or_else(|| json!("unused"));
+        let reply = json!({ "name": "flow", "body": "Sent", "response_json": answers.to_string() });
+        self.sends(json!({
+            "type": "interactive", "interactive": { "type": "nfm_reply", "nfm_reply": reply },
+            "context": { "from": FakeGraph::PHONE_NUMBER_ID, "id": form.id },
+        }))
+        .await
+    }
+
     /// Sends a message of this form, without its id: `{"type": "image", "image": {…}}` on WhatsApp, `{"attachments": […]}`
     /// elsewhere.
     ///

@@ -22,29 +22,29 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-const WHATSAPP: GraphProduct = GraphProduct::WhatsApp;
+pub(crate) const WHATSAPP: GraphProduct = GraphProduct::WhatsApp;
 
-fn config(graph: &FakeGraph) -> MetaConfig {
+pub(crate) fn config(graph: &FakeGraph) -> MetaConfig {
     MetaConfig::new(FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN)
         .with_base_url(graph.url())
         .with_app_id(FakeGraph::APP_ID)
         .with_echo_wait(Duration::from_secs(30))
 }
 
-fn whatsapp(graph: &FakeGraph) -> WhatsApp {
+pub(crate) fn whatsapp(graph: &FakeGraph) -> WhatsApp {
     WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, config(graph)).expect("a channel")
 }
 
-fn kv() -> Arc<dyn DurableKv> {
+pub(crate) fn kv() -> Arc<dyn DurableKv> {
     Arc::new(MemoryKv::new())
 }
 
-fn journals(kv: &Arc<dyn DurableKv>, instance: &str) -> Durability {
+pub(crate) fn journals(kv: &Arc<dyn DurableKv>, instance: &str) -> Durability {
     Durability::new(Arc::clone(kv)).with_instance_id(instance).with_on_ambiguous(OnAmbiguous::Auto)
 }
 
 /// A bot that listens, while `scenario` lasts. Posts of `product` go to it from now on.
-async fn serving(
+pub(crate) async fn serving(
     graph: &FakeGraph,
     (product, path): (GraphProduct, &str),
     (provider, router): (impl Provider, Router),
@@ -56,7 +56,7 @@ async fn serving(
     serving_on(listener, (provider, router), build, scenario).await;
 }
 
-async fn door(path: &str) -> (TcpListener, String) {
+pub(crate) async fn door(path: &str) -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}{path}", listener.local_addr().expect("an address"));
     (listener, url)
@@ -80,7 +80,7 @@ async fn serving_on(
     served.expect("a good end");
 }
 
-async fn on_whatsapp(
+pub(crate) async fn on_whatsapp(
     graph: &FakeGraph,
     kv: &Arc<dyn DurableKv>,
     build: impl FnOnce(BotBuilder) -> BotBuilder,
@@ -92,13 +92,13 @@ async fn on_whatsapp(
     serving(graph, (WHATSAPP, "/webhooks/whatsapp"), (channel, router), durable, scenario).await;
 }
 
-fn echo(bot: BotBuilder) -> BotBuilder {
+pub(crate) fn echo(bot: BotBuilder) -> BotBuilder {
     bot.otherwise(|c: Ctx| async move { c.reply(format!("you said {}", c.text())).await })
 }
 
 /// Waits until something is so.
 #[expect(clippy::disallowed_methods, reason = "looks again in real time, for a server in real time")]
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     for _ in 0..20_000 {
         if is_so().await {
             return;

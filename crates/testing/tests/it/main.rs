@@ -5,6 +5,7 @@ mod albums;
 mod bot;
 mod clock;
 mod graph;
+mod graph_users;
 mod lossy;
 mod numbers;
 mod only_telegram;
