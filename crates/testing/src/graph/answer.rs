@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State as Extracted};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use botmesh::TokioSpawner;
 use botmesh_core::spawn::Spawner;
@@ -31,7 +31,7 @@ impl FakeGraph {
             self.state().calls.push(body);
             return json_of(&answer);
         }
-        let fault = self.state().faults.pop_front();
+        let fault = self.fault_of(&body);
         match fault {
             Some(GraphFault::Refuse { status, code, subcode }) => {
                 return refused(status, &(code, subcode, format!("(#{code}) refused")));
@@ -40,6 +40,7 @@ impl FakeGraph {
                 let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
                 return (status, "<html><body>Something went wrong</body></html>").into_response();
             }
+            Some(GraphFault::Answer { status, headers, body }) => return answer_of(status, headers, body),
             Some(GraphFault::LoseMessage) => return cut(),
             _ => {}
         }
@@ -63,6 +64,13 @@ impl FakeGraph {
             }
             _ => json!({ "recipient_id": message.to, "message_id": message.id }),
         })
+    }
+
+    fn fault_of(&self, body: &Value) -> Option<GraphFault> {
+        let mut state = self.state();
+        state.attempts += 1;
+        let fault = state.faults.pop_front();
+        fault.or_else(|| state.rule.as_ref().and_then(|rule| rule(body)))
     }
 
     fn accept(&self, product: Product, node: &str, body: Value) -> Result<GraphMessage, Refused> {
@@ -121,7 +129,7 @@ impl FakeGraph {
     fn about_media(&self, id: &str) -> Response {
         match self.media(id) {
             Some((mime, bytes)) => json_of(&json!({
-                "url": format!("{}/media/{id}", self.url()), "mime_type": mime, "sha256": sha256(&bytes),
+                "url": self.media_url(Product::WhatsApp, id), "mime_type": mime, "sha256": sha256(&bytes),
                 "file_size": bytes.len().to_string(), "id": id, "messaging_product": "whatsapp",
             })),
             None => refused(400, &(100, 33, "(#100) Unsupported get request".to_owned())),
@@ -138,15 +146,15 @@ async fn answer(
 ) -> Response {
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
     let given = token(&headers, &uri);
+    if let (&Method::GET, ["cdn", id]) = (&method, &*path) {
+        return server.download(id, uri.query().unwrap_or(""));
+    }
     if ![FakeGraph::ACCESS_TOKEN, FakeGraph::PAGE_TOKEN].contains(&given) {
         // Graph repeats what it was given.
         return refused(401, &(190, 460, format!("Malformed access token {given}")));
     }
     match (method, &*path) {
-        (Method::GET, ["media", id]) => match server.media(id) {
-            Some((mime, bytes)) => ([(CONTENT_TYPE, mime)], bytes).into_response(),
-            None => StatusCode::NOT_FOUND.into_response(),
-        },
+        (Method::GET, ["media", id]) => server.download(id, uri.query().unwrap_or("")),
         (Method::GET, [version, id]) if version.starts_with('v') => server.about_media(id),
         (Method::POST, [_, _, "media" | "message_attachments"]) => server.upload(&headers, &body),
         (Method::POST, [version, node, "messages"]) if version.starts_with('v') => {
@@ -173,6 +181,17 @@ fn token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> &'a str {
     let header = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok()?.strip_prefix("Bearer "));
     let mut query = uri.query().unwrap_or("").split('&');
     header.or_else(|| query.find_map(|pair| pair.strip_prefix("access_token="))).unwrap_or("")
+}
+
+fn answer_of(status: u16, headers: Vec<(String, String)>, body: String) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut answer = (status, [(CONTENT_TYPE, "application/json")], body).into_response();
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
 }
 
 fn json_of(body: &Value) -> Response {

@@ -2,8 +2,10 @@
 
 mod answer;
 mod http;
+mod media;
 mod post;
 mod strict;
+mod thread;
 mod user;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -37,6 +39,15 @@ pub enum GraphFault {
     },
     /// Nothing is delivered; something in front of Graph answers with this HTTP status and a page of HTML.
     Broken(u16),
+    /// Nothing is delivered, whatever the answer says: this status, these headers and this body.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// Headers beside the type of the body, which is JSON.
+        headers: Vec<(String, String)>,
+        /// The body.
+        body: String,
+    },
     /// The message is delivered, and the connection is cut before the answer.
     LoseAnswer,
     /// The connection is cut, and nothing is delivered.
@@ -105,16 +116,26 @@ struct Shared {
     delivered: watch::Sender<usize>,
 }
 
+/// What becomes of a call, by its body.
+type Rule = Box<dyn Fn(&Value) -> Option<GraphFault> + Send>;
+
 #[derive(Default)]
 struct State {
     sent: Vec<GraphMessage>,
     faults: VecDeque<GraphFault>,
+    rule: Option<Rule>,
+    /// How many calls wanted to send a message.
+    attempts: usize,
     echo: Echo,
     next_id: u64,
     media: HashMap<String, (String, Vec<u8>)>,
     posts: Vec<(Product, Value)>,
     blocked: HashSet<String>,
     out_of_window: HashSet<String>,
+    /// With whom another app has the thread.
+    elsewhere: HashSet<String>,
+    /// The server's time since it began.
+    now: Duration,
     calls: Vec<Value>,
 }
 
@@ -194,6 +215,16 @@ impl FakeGraph {
         self.state().faults.push_back(fault);
     }
 
+    /// Asks `rule` about the body of every call that sends a message and has no fault of its own.
+    pub fn fault_when(&self, rule: impl Fn(&Value) -> Option<GraphFault> + Send + 'static) {
+        self.state().rule = Some(Box::new(rule));
+    }
+
+    /// How many calls wanted to send a message, also those that were refused or lost.
+    pub fn attempts(&self) -> usize {
+        self.state().attempts
+    }
+
     /// What is posted about messages of the bot from now on.
     pub fn set_echo(&self, echo: Echo) {
         self.state().echo = echo;
@@ -217,23 +248,6 @@ impl FakeGraph {
     /// All calls but those that sent messages: read marks, typing.
     pub fn other_calls(&self) -> Vec<Value> {
         self.state().calls.clone()
-    }
-
-    /// The type and bytes of a file that the bot gave to Meta.
-    pub fn media(&self, id: &str) -> Option<(String, Vec<u8>)> {
-        self.state().media.get(id).cloned()
-    }
-
-    /// How many files Meta has, of the bot and of users.
-    pub fn media_count(&self) -> usize {
-        self.state().media.len()
-    }
-
-    /// Keeps a file of a user's, and returns the id to send it with.
-    pub fn keep_media(&self, mime: &str, bytes: &[u8]) -> String {
-        let id = self.next_id("55");
-        self.state().media.insert(id.clone(), (mime.to_owned(), bytes.to_vec()));
-        id
     }
 
     /// Waits until users see `count` messages in all, and returns them.

@@ -103,6 +103,18 @@ impl FakeGraph {
         self.deliver(product, json!({ "object": posts[0]["object"], "entry": entries })).await;
     }
 
+    /// Posts that a message that WhatsApp took did not arrive after all, for the reason with this code, such as 131049.
+    ///
+    /// # Panics
+    /// If the bot has not taken it within 60 s.
+    pub async fn fails(&self, message: &GraphMessage, code: i64) {
+        let mut status = status_of(message, "failed");
+        let title = format!("failed with {code}");
+        let data = json!({ "details": "as the test wants it" });
+        status["errors"] = json!([{ "code": code, "title": title, "message": title, "error_data": data }]);
+        self.deliver(Product::WhatsApp, whatsapp_body(json!({ "statuses": [status] }))).await;
+    }
+
     fn webhook(&self, product: Product) -> String {
         let webhooks = self.shared.webhooks.lock().unwrap_or_else(PoisonError::into_inner);
         webhooks.get(&product).cloned().unwrap_or_else(|| panic!("tell where the bot is with `set_webhook`"))
@@ -164,12 +176,16 @@ pub(super) fn whatsapp_body(mut value: Value) -> Value {
     json!({ "object": "whatsapp_business_account", "entry": [{ "id": "102290129340398", "changes": [change] }] })
 }
 
-fn whatsapp_status(message: &GraphMessage, status: &str) -> Value {
+pub(super) fn whatsapp_status(message: &GraphMessage, status: &str) -> Value {
+    whatsapp_body(json!({ "statuses": [status_of(message, status)] }))
+}
+
+fn status_of(message: &GraphMessage, status: &str) -> Value {
     let mut posted = json!({
         "id": message.id, "status": status, "timestamp": "1795950010", "recipient_user_id": message.to,
     });
     if let Some(token) = &message.token {
         posted["biz_opaque_callback_data"] = json!(token);
     }
-    whatsapp_body(json!({ "statuses": [posted] }))
+    posted
 }

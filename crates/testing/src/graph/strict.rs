@@ -260,6 +260,10 @@ pub(super) fn page(state: &State, product: Product, body: &Value) -> Result<Stri
         check_length(reply, "/title", 20)?;
         check_length(reply, "/payload", 1000)?;
     }
+    if state.elsewhere.contains(to) {
+        let problem = "(#10) Message failed to send because another app is controlling this thread now.";
+        return Err((10, 2_018_300, problem.to_owned()));
+    }
     if state.blocked.contains(to) {
         return Err((551, 1_545_041, "This person isn't available right now.".to_owned()));
     }

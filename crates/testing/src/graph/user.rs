@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
-use super::post::{page_of, whatsapp_body};
+use super::post::{page_of, whatsapp_body, whatsapp_status};
 use super::{FakeGraph, GraphMessage, Product};
+
+/// When users read, in milliseconds: after everything that was sent.
+const READ_AT: i64 = 1_795_950_001_000;
 
 /// Somebody who writes to the bot through Meta.
 #[derive(Clone)]
@@ -72,6 +75,71 @@ impl GraphUser {
         .await
     }
 
+    /// Presses a button that is not below a message of the bot's own making: of the page's menu or of a template. Returns the
+    /// event's id.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn presses_postback(&self, payload: &str, title: &str) -> String {
+        if self.product == Product::WhatsApp {
+            return self
+                .sends(json!({ "type": "button", "button": { "payload": payload, "text": title } }))
+                .await;
+        }
+        let id = self.server.next_id("m_IN");
+        self.does(json!({ "postback": { "mid": id, "title": title, "payload": payload } })).await;
+        id
+    }
+
+    /// Takes back a message of theirs.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn takes_back(&self, message: &str) {
+        if self.product == Product::WhatsApp {
+            self.sends(json!({ "type": "revoke", "revoke": { "original_message_id": message } })).await;
+        } else {
+            self.does(json!({ "message": { "mid": message, "is_deleted": true } })).await;
+        }
+    }
+
+    /// Reads a message of the bot's, and on Messenger all before it.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn reads(&self, message: &GraphMessage) {
+        match self.product {
+            Product::WhatsApp => self.server.deliver(self.product, whatsapp_status(message, "read")).await,
+            Product::Messenger => self.does(json!({ "read": { "watermark": READ_AT } })).await,
+            Product::Instagram => self.does(json!({ "read": { "mid": message.id } })).await,
+        }
+    }
+
+    /// Plays a voice message of the bot's. On WhatsApp alone.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says), and on another product.
+    pub async fn plays(&self, message: &GraphMessage) {
+        assert_eq!(self.product, Product::WhatsApp, "only WhatsApp tells what is played");
+        self.server.deliver(self.product, whatsapp_status(message, "played")).await;
+    }
+
+    /// Sends a picture, and returns the message's id.
+    ///
+    /// # Panics
+    /// As [`says`](Self::says).
+    pub async fn sends_image(&self, mime: &str, bytes: &[u8]) -> String {
+        let id = self.server.keep_media(mime, bytes);
+        let url = self.server.media_url(self.product, &id);
+        self.sends(match self.product {
+            Product::WhatsApp => {
+                json!({ "type": "image", "image": { "id": id, "mime_type": mime, "url": url } })
+            }
+            _ => json!({ "attachments": [{ "type": "image", "payload": { "url": url } }] }),
+        })
+        .await
+    }
+
     /// Sends a message of this form, without its id: `{"type": "image", "image": {…}}` on WhatsApp, `{"attachments": […]}`
     /// elsewhere.
     ///
@@ -101,6 +169,14 @@ impl GraphUser {
     /// Is not reachable for the bot from now on.
     pub fn blocks(&self) {
         self.server.state().blocked.extend(self.names());
+    }
+
+    /// Is reachable again.
+    pub fn unblocks(&self) {
+        let mut state = self.server.state();
+        for name in self.names() {
+            state.blocked.remove(&name);
+        }
     }
 
     /// Has not written for a day: only templates reach them.
@@ -153,15 +229,22 @@ impl GraphUser {
                 }
                 whatsapp_body(json!({ "contacts": [contact], "messages": [message] }))
             }
-            product => {
+            _ => {
                 message["mid"] = json!(self.server.next_id("m_IN"));
-                let (object, page) = page_of(product);
-                let item = json!({
-                    "sender": { "id": self.id }, "recipient": { "id": page },
-                    "timestamp": 1_795_950_000_100_i64, "message": message,
-                });
-                json!({ "object": object, "entry": [{ "id": page, "time": 1_795_950_000_123_i64, "messaging": [item] }] })
+                self.item(json!({ "message": message }))
             }
         }
+    }
+
+    /// The post of something that happened on a page.
+    fn item(&self, mut item: Value) -> Value {
+        let (_, page) = page_of(self.product);
+        (item["sender"], item["recipient"]) = (json!({ "id": self.id }), json!({ "id": page }));
+        item["timestamp"] = json!(1_795_950_000_100_i64);
+        self.server.item(self, &item)
+    }
+
+    async fn does(&self, item: Value) {
+        self.server.deliver(self.product, self.item(item)).await;
     }
 }
