@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use botmesh_webhook::axum::http::HeaderMap;
-use botmesh_webhook::{Handshake, query_pairs, same_secret};
+use botmesh_webhook::{Handshake, Sender, query_pairs, same_secret};
+use ring::digest::SHA256_OUTPUT_LEN;
 use ring::hmac;
 
 use crate::secret::Secret;
@@ -46,12 +47,21 @@ impl Hook {
         }
     }
 
+    /// Whoever does not sign is a stranger, whose body is not even read.
+    pub(crate) fn sender(headers: &HeaderMap) -> Sender {
+        if signature(headers).is_some() { Sender::Unknown } else { Sender::Stranger }
+    }
+
     /// Whether the body is signed with the app's secret. Meta signs the bytes that it sends, escapes and all.
     pub(crate) fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {
-        let signature = headers.get(SIGNATURE).and_then(|value| value.as_bytes().strip_prefix(b"sha256="));
-        let Some(tag) = signature.and_then(from_hex) else { return false };
-        hmac::verify(&self.key, body, &tag).is_ok()
+        signature(headers).is_some_and(|tag| hmac::verify(&self.key, body, &tag).is_ok())
     }
+}
+
+/// What the header says, if it has the form of a signature.
+fn signature(headers: &HeaderMap) -> Option<Vec<u8>> {
+    let digits = headers.get(SIGNATURE)?.as_bytes().strip_prefix(b"sha256=")?;
+    from_hex(digits).filter(|tag| tag.len() == SHA256_OUTPUT_LEN)
 }
 
 fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {

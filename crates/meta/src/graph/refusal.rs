@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::lenient::{is_set, text};
 use crate::secret::Secret;
 
 /// How long to wait where Meta does not say.
 pub(super) const LIMITED: Duration = Duration::from_secs(60);
+
+/// How long to wait when an app has used up its hour, which passes minute by minute: calls in vain count as well.
+const APP_LIMITED: Duration = Duration::from_secs(5 * 60);
 
 /// Too many messages from a number to one user of WhatsApp. Every other limit is that of the number, the account or the app.
 const PAIR: i64 = 131_056;
@@ -152,8 +155,19 @@ pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
     if let Some(seconds) = header(RETRY_AFTER.as_str()).and_then(|wait| wait.trim().parse().ok()) {
         return Some(Duration::from_secs(seconds));
     }
-    let usage: Value = serde_json::from_str(header("x-business-use-case-usage")?).ok()?;
-    let limits = usage.as_object()?.values().filter_map(Value::as_array).flatten();
-    let minutes = limits.filter_map(|limit| limit.get("estimated_time_to_regain_access")?.as_u64()).max()?;
-    (minutes > 0).then(|| Duration::from_secs(minutes.saturating_mul(60)))
+    let usage = |name| serde_json::from_str::<Value>(header(name)?).ok();
+    let (of_business, of_app) = (usage("x-business-use-case-usage"), usage("x-app-usage"));
+    let accounts = of_business.as_ref().and_then(Value::as_object).into_iter().flat_map(Map::values);
+    let limits = accounts.filter_map(Value::as_array).flatten().chain(&of_app);
+    let minutes = limits.filter_map(|limit| limit.get("estimated_time_to_regain_access")?.as_u64()).max();
+    if let Some(minutes) = minutes.filter(|minutes| *minutes > 0) {
+        return Some(Duration::from_secs(minutes.saturating_mul(60)));
+    }
+    of_app.is_some_and(|usage| is_used_up(&usage)).then_some(APP_LIMITED)
+}
+
+/// Whether one of the percentages that an app is held to is reached.
+fn is_used_up(usage: &Value) -> bool {
+    let percent = |key| usage.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+    ["call_count", "total_time", "total_cputime"].into_iter().any(|key| percent(key) >= 100.0)
 }

@@ -19,7 +19,7 @@ use botmesh_core::provider::{
 };
 use botmesh_webhook::axum::Router;
 use botmesh_webhook::axum::http::HeaderMap;
-use botmesh_webhook::{Door, Handshake, NotReceived, Webhook};
+use botmesh_webhook::{Door, Handshake, NotReceived, Sender, Webhook};
 use serde_json::{Value, json};
 
 use crate::config::MetaConfig;
@@ -253,6 +253,10 @@ impl Webhook for Page {
 
     fn handshake(&self, query: &str) -> Handshake {
         self.hook.handshake(query)
+    }
+
+    fn sender(&self, headers: &HeaderMap) -> Sender {
+        Hook::sender(headers)
     }
 
     fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {

@@ -24,7 +24,7 @@ use botmesh_core::provider::{
 use botmesh_core::{Bytes, CancellationToken};
 use botmesh_webhook::axum::Router;
 use botmesh_webhook::axum::http::HeaderMap;
-use botmesh_webhook::{Door, Handshake, NotReceived, Webhook};
+use botmesh_webhook::{Door, Handshake, NotReceived, Sender, Webhook};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -146,6 +146,10 @@ impl Webhook for Shared {
 
     fn handshake(&self, query: &str) -> Handshake {
         self.hook.handshake(query)
+    }
+
+    fn sender(&self, headers: &HeaderMap) -> Sender {
+        Hook::sender(headers)
     }
 
     fn verify(&self, headers: &HeaderMap, body: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use botmesh_testing::{FakeGraph, GraphProduct};
 use serde_json::json;
 
-use crate::support::{Told, whatsapp};
+use crate::support::{Told, instagram, messenger, status_of_head, whatsapp};
 
 const WHATSAPP: GraphProduct = GraphProduct::WhatsApp;
 
@@ -64,6 +64,31 @@ async fn a_body_that_is_not_signed_by_the_app_is_refused() {
         assert_eq!(answer, Some((status, String::new())), "{header}");
     }
     assert_eq!(stage.diary.texts(), ["hi", "hi"]);
+}
+
+/// A stranger's body takes no memory: of these posts only the head ever comes.
+#[tokio::test]
+async fn what_has_no_signature_is_refused_before_it_is_read() {
+    let (_stage, whatsapp) = whatsapp().await;
+    let (_of_page, messenger) = messenger().await;
+    let (_of_account, instagram) = instagram().await;
+    let right = FakeGraph::sign(b"");
+    let headers = [
+        String::new(),
+        format!("x-hub-signature: sha1={}\r\n", &right[7..47]),
+        format!("x-hub-signature-256: {}\r\n", &right[..right.len() - 2]),
+        format!("x-hub-signature-256: {}zz\r\n", &right[..right.len() - 2]),
+        format!("x-hub-signature-256: {right}{}\r\n", &right[7..]),
+    ];
+    for header in headers {
+        for (router, path) in [
+            (whatsapp.router(), "/webhooks/whatsapp"),
+            (messenger.router(), "/webhooks/messenger"),
+            (instagram.router(), "/webhooks/instagram"),
+        ] {
+            assert_eq!(status_of_head(router, path, &header).await, 401, "{path} {header}");
+        }
+    }
 }
 
 #[tokio::test]

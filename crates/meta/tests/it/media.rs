@@ -1,14 +1,17 @@
 //! Media up and down.
 
+use std::time::Duration;
+
 use botmesh_core::content::{ContentBody, MediaSource, OutboundMedia};
 use botmesh_core::error::{ErrorClass, Phase};
 use botmesh_core::inbound::InboundBody;
 use botmesh_core::media::{MediaRef, StoredMediaRef};
 use botmesh_core::provider::Provider;
+use botmesh_testing::GraphProduct;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::whatsapp;
+use crate::support::{Stage, instagram, messenger, whatsapp};
 use crate::whatsapp::{media, send};
 
 fn file(folder: &TempDir, name: &str, bytes: &[u8]) -> OutboundMedia {
@@ -79,6 +82,53 @@ async fn a_picture_of_a_user_is_downloaded_also_after_a_restart() {
     assert_eq!(&*channel.load_media(&again, 1 << 20).await.expect("the bytes"), b"\xff\xd8\xff");
     let error = channel.load_media(&again, 2).await.expect_err("it is larger");
     assert_eq!(error.class, ErrorClass::PayloadTooLarge);
+}
+
+/// The URL that a post has, and the one that Graph tells, are good for minutes. An id is good for weeks.
+#[tokio::test]
+async fn where_a_picture_is_on_whatsapp_is_asked_anew_each_time() {
+    let (stage, channel) = whatsapp().await;
+    let ana = stage.graph.whatsapp_user("Ana", "15551234567");
+    ana.sends_image("image/jpeg", b"a picture").await;
+    let inbound = stage.diary.events().pop().expect("a picture");
+    let picture = &inbound.body.media().expect("a picture").media;
+    for _ in 0..3 {
+        assert_eq!(&*channel.load_media(picture, 1 << 20).await.expect("the bytes"), b"a picture");
+        stage.graph.advance(Duration::from_secs(6 * 60));
+    }
+}
+
+/// A picture of a page's user can be loaded, also by what is left of its reference after a restart, until its URL runs out:
+/// Graph has no id by which to ask anew.
+async fn holds_until_its_url_runs_out(stage: &Stage, channel: &impl Provider, product: GraphProduct) {
+    let ana = stage.graph.user(product, "Ana", "200");
+    ana.sends_image("image/jpeg", b"a picture").await;
+    let inbound = stage.diary.events().pop().expect("a picture");
+    let live = &inbound.body.media().expect("a picture").media;
+    let stored = channel.serialize_media(live).expect("a durable reference");
+    let again = channel.rehydrate_media(&stored).expect("a reference");
+    stage.graph.advance(Duration::from_secs(4 * 60));
+    for picture in [live, &again] {
+        assert_eq!(&*channel.load_media(picture, 9).await.expect("the bytes"), b"a picture");
+        let error = channel.load_media(picture, 8).await.expect_err("it is larger");
+        assert_eq!(error.class, ErrorClass::PayloadTooLarge);
+    }
+    stage.graph.advance(Duration::from_secs(60));
+    let error = channel.load_media(&again, 9).await.expect_err("it has run out");
+    assert_eq!((error.class, error.retryable), (ErrorClass::Rejected, false), "{error}");
+    assert!(error.to_string().contains("403"), "{error}");
+}
+
+#[tokio::test]
+async fn a_picture_on_messenger_is_downloaded_until_its_url_runs_out() {
+    let (stage, channel) = messenger().await;
+    holds_until_its_url_runs_out(&stage, &channel, GraphProduct::Messenger).await;
+}
+
+#[tokio::test]
+async fn a_picture_on_instagram_is_downloaded_until_its_url_runs_out() {
+    let (stage, channel) = instagram().await;
+    holds_until_its_url_runs_out(&stage, &channel, GraphProduct::Instagram).await;
 }
 
 #[tokio::test]

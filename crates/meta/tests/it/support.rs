@@ -11,7 +11,8 @@ use botmesh_core::{CancellationToken, async_trait};
 use botmesh_meta::axum::Router;
 use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_testing::{FakeGraph, GraphProduct};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// What a channel handed over, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,6 +149,22 @@ pub(crate) async fn instagram() -> (Stage, Instagram) {
     let channel = Instagram::new(FakeGraph::ACCOUNT_ID, config(&stage.graph)).expect("a channel");
     stage.run(GraphProduct::Instagram, "/webhooks/instagram", channel.clone(), channel.router()).await;
     (stage, channel)
+}
+
+/// The status of the answer to a post of which only the head comes, with these headers.
+pub(crate) async fn status_of_head(router: Router, path: &str, headers: &str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    spawn(async move { drop(botmesh_meta::axum::serve(listener, router).await) });
+    let mut stream = TcpStream::connect(address).await.expect("a server");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: bot\r\nconnection: close\r\ncontent-length: 9999\r\n{headers}\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("it listens");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("an answer");
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
 }
 
 #[expect(clippy::disallowed_methods, reason = "a bot and its server beside the test")]
