@@ -31,7 +31,7 @@ const DAYS: [&str; 5] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
 /// The desk of a clinic, as a bot that survives being killed.
 #[derive(Parser)]
 #[command(after_help = HELP)]
-struct Args {
+pub(crate) struct Args {
     /// Where appointments and unfinished conversations are kept
     #[arg(long, value_name = "DIR", default_value = "data")]
     data: PathBuf,
@@ -75,8 +75,8 @@ struct Args {
     #[command(flatten)]
     meta: MetaArgs,
     /// Whose messages are typed
-    #[arg(long, value_name = "NAME", default_value = "you")]
-    chat: String,
+    #[arg(long, value_name = "NAME", default_value = "you", allow_hyphen_values = true)]
+    pub(crate) chat: String,
 }
 
 /// The desk on one of Meta's products.

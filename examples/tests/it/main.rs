@@ -6,7 +6,8 @@ use botmesh_testing::{CrashPoint, TestBot, TestUser, WritePoint, containing};
 #[path = "../../appointments.rs"]
 mod appointments;
 
-use appointments::desk;
+use appointments::{Args, desk};
+use clap::Parser;
 
 async fn book_up_to_the_confirmation(ana: &TestUser) {
     ana.says("book").await;
@@ -70,4 +71,13 @@ async fn nothing_is_booked_twice_wherever_it_crashes() {
         assert_eq!(list, ["1. Ana on Friday at 10:00"], "{point:?}\n{}", bot.transcript());
     }
     assert!(crashes >= 4, "only {crashes} of the points are reached");
+}
+
+/// Case G129: ids of groups begin with a minus.
+#[test]
+fn a_chat_may_be_called_as_a_group_of_telegram_is() {
+    for arguments in [&["--chat", "-1001557912345"][..], &["--chat=-1001557912345"]] {
+        let args = Args::try_parse_from([&["appointments"], arguments].concat()).unwrap();
+        assert_eq!(args.chat, "-1001557912345");
+    }
 }
