@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod action;
 mod address;
 mod call;
 mod client;
@@ -14,5 +15,6 @@ mod telegram;
 mod token;
 mod update;
 
+pub use action::ChatAction;
 pub use telegram::Telegram;
 pub use update::{KINDS, Update, parse_update};

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
+use crate::action::ChatAction;
 use crate::address::Address;
 use crate::call::Call;
 use crate::client::{Client, Params, too_large};
@@ -322,7 +323,7 @@ impl Telegram {
     }
 
     /// The address, under the id that its group has now.
-    fn current(&self, mut address: Address) -> Address {
+    pub(crate) fn current(&self, mut address: Address) -> Address {
         if let Some(now) = self.id_now(address.chat.as_str()) {
             address.chat = now.into();
         }
@@ -450,10 +451,7 @@ impl Provider for Telegram {
     }
 
     async fn show_typing(&self, inbound: &Inbound) -> Result<(), ChannelError> {
-        let mut params = self.current(Address::parse(inbound.address())?).params();
-        params.insert("action".into(), "typing".into());
-        self.ask::<Value>("sendChatAction", params).await?;
-        Ok(())
+        self.chat_action(inbound.address(), ChatAction::Typing).await
     }
 
     async fn load_media(&self, media: &MediaRef, max_bytes: usize) -> Result<Bytes, ChannelError> {

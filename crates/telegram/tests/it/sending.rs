@@ -1,5 +1,6 @@
 //! Sends, and how far they came.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use botmesh_core::content::{Button, Content, ContentBody, MediaSource, OutboundMedia};
@@ -9,7 +10,7 @@ use botmesh_core::inbound::Inbound;
 use botmesh_core::markup::Formatted;
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{Provider, Rate, SendRequest};
-use botmesh_telegram::Telegram;
+use botmesh_telegram::{ChatAction, Telegram};
 use botmesh_testing::{FakeTelegram, TelegramFault};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
@@ -297,11 +298,39 @@ async fn a_bot_says_how_many_messages_telegram_takes_unless_it_is_told_otherwise
 }
 
 #[tokio::test]
-async fn the_chat_sees_that_the_bot_writes() {
+async fn the_chat_sees_what_the_bot_does() {
     let server = FakeTelegram::start().await;
     let (_ana, bot) = (server.user(ANA, "Ana"), bot_of(&server));
+    let group = server.group(-4_012_345_678, "Old group");
+    let supergroup = group.migrates(-1_001_557_912_345);
     bot.show_typing(&Inbound::text("1", ANA.to_string(), "hi")).await.expect("a sign");
-    assert_eq!(server.done("sendChatAction")[0].params["action"], "typing");
+    let shown = [
+        ChatAction::Typing,
+        ChatAction::UploadPhoto,
+        ChatAction::RecordVideo,
+        ChatAction::UploadVideo,
+        ChatAction::RecordVoice,
+        ChatAction::UploadVoice,
+        ChatAction::UploadDocument,
+        ChatAction::ChooseSticker,
+        ChatAction::FindLocation,
+        ChatAction::RecordVideoNote,
+        ChatAction::UploadVideoNote,
+    ];
+    for action in shown {
+        bot.chat_action(&ANA.to_string().into(), action).await.expect("an action of Telegram");
+    }
+    let done = server.done("sendChatAction");
+    let names: BTreeSet<_> = done.iter().filter_map(|call| call.params["action"].as_str()).collect();
+    assert_eq!((done.len(), names.len()), (12, 11));
+    assert_eq!(done[0].params["action"], "typing");
+
+    send(&bot, group.id(), "hi").await.expect("a message");
+    bot.chat_action(&format!("{}:17", group.id()).into(), ChatAction::Typing).await.expect("a topic");
+    let topic = &server.done("sendChatAction")[12].params;
+    assert_eq!((&topic["chat_id"], &topic["message_thread_id"]), (&json!(supergroup.id()), &json!(17)));
+    let error = bot.chat_action(&"17".into(), ChatAction::Typing).await.expect_err("an unknown chat");
+    assert_eq!(error.class, ErrorClass::RecipientUnreachable);
 }
 
 #[tokio::test]

@@ -23,6 +23,20 @@ const TO_CHAT: &[&str] = &[
 /// The media that may have a caption.
 const WITH_CAPTION: &[&str] = &["photo", "audio", "voice", "video", "document"];
 
+const ACTIONS: &[&str] = &[
+    "typing",
+    "upload_photo",
+    "record_video",
+    "upload_video",
+    "record_voice",
+    "upload_voice",
+    "upload_document",
+    "choose_sticker",
+    "find_location",
+    "record_video_note",
+    "upload_video_note",
+];
+
 /// The parameters of each method beside those of [`TO_CHAT`].
 fn params_of(method: &str) -> Option<&'static [&'static str]> {
     Some(match method {
@@ -114,7 +128,11 @@ impl State {
                 self.answer_query(text(&params, "pre_checkout_query_id"))
             }
             "answerGuestQuery" => Ok(json!({ "inline_message_id": text(&params, "guest_query_id") })),
-            "sendChatAction" => self.chat_of(&params).map(|_| true.into()),
+            "sendChatAction" => {
+                self.chat_of(&params)?;
+                let is_known = ACTIONS.contains(&text(&params, "action"));
+                if is_known { Ok(true.into()) } else { Err(bad("wrong parameter action in request")) }
+            }
             "setMessageReaction" => {
                 let chat = self.chat_of(&params)?;
                 self.message_of(chat, &params, "message to react not found")?;
