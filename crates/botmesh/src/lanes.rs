@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::core::id::ChatId;
@@ -30,6 +31,27 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
         let (lane, mut entered) = self.approach(key);
         entered.guard = Some(lane.lock_owned().await);
         entered
+    }
+
+    /// Two different ones at once: nobody gets between, and who wants the same two does not wait for who waits for them.
+    pub(crate) async fn enter_both(&self, keys: [&K; 2]) -> [Lane<'_, K>; 2] {
+        let mut entering = {
+            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.map(|key| {
+                let lane = Arc::clone(lanes.entry(key.clone()).or_default());
+                let mut wait = Box::pin(lane.lock_owned());
+                // Takes a place in the lane.
+                let guard = wait.as_mut().now_or_never();
+                // The wait goes first: it keeps the lane in use.
+                (wait, Lane { lanes: self, key: key.clone(), guard })
+            })
+        };
+        for (wait, lane) in &mut entering {
+            if lane.guard.is_none() {
+                lane.guard = Some(wait.await);
+            }
+        }
+        entering.map(|(_, lane)| lane)
     }
 
     /// `None` if somebody is in the lane.

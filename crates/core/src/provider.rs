@@ -51,6 +51,16 @@ pub trait Provider: Send + Sync + 'static {
         false
     }
 
+    /// Whether this is an id of users that is not their own: they may lose it, and somebody else may get it, as a phone number
+    /// beside the id of an account. It is among the [`aliases`](crate::inbound::Participant::aliases) of senders whose own id is
+    /// known too; the bot remembers that the two are one, so that what is sent to the alias, and what comes from it alone, is of
+    /// the same chat. [`may_move`](Self::may_move) must say so of both. By default there is none. The answer for an id must
+    /// never change.
+    fn is_alias(&self, id: &str) -> bool {
+        let _ = id;
+        false
+    }
+
     /// The state of the connection, for health checks and leadership.
     fn connection(&self) -> watch::Receiver<ConnectionState>;
 

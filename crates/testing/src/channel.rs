@@ -90,6 +90,10 @@ impl Provider for CrashableProvider {
         self.inner.may_move(id)
     }
 
+    fn is_alias(&self, id: &str) -> bool {
+        self.inner.is_alias(id)
+    }
+
     fn connection(&self) -> watch::Receiver<ConnectionState> {
         self.inner.connection()
     }

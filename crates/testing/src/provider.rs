@@ -117,7 +117,7 @@ impl MockProvider {
         Self { shared: Arc::new(shared), door: Arc::new(Door::new(1)) }
     }
 
-    /// The same channel, whose chats and users may get another id: [`Provider::may_move`] says so of all of them.
+    /// The same channel, whose ids [may move](Provider::may_move); those of digits alone are [aliases](Provider::is_alias).
     #[must_use]
     pub fn with_moves(self) -> Self {
         self.shared.moves.store(true, Ordering::Relaxed);
@@ -475,6 +475,10 @@ impl Provider for MockProvider {
 
     fn may_move(&self, _: &str) -> bool {
         self.shared.moves.load(Ordering::Relaxed)
+    }
+
+    fn is_alias(&self, id: &str) -> bool {
+        self.may_move(id) && !id.is_empty() && id.bytes().all(|c| c.is_ascii_digit())
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {

@@ -248,7 +248,7 @@ impl Ctx {
     /// # Cancel safety
     /// A dropped call leaves the send ambiguous; it is settled in the background like after a crash.
     pub async fn reply(&self, content: impl Into<Content>) -> Result<Sent, SendError> {
-        self.inner.egress.send(Some(&self.inner.scope), None, self.chat(), content.into()).await
+        self.inner.egress.reply(&self.inner.scope, None, self.chat(), content.into()).await
     }
 
     /// Sends to the message's chat under a name of its own within the message: for replies whose order or number may
@@ -259,7 +259,7 @@ impl Ctx {
     /// As [`reply`](Self::reply).
     pub async fn reply_named(&self, name: &str, content: impl Into<Content>) -> Result<Sent, SendError> {
         let key = self.inner.scope.named_key(name);
-        self.inner.egress.send(Some(&self.inner.scope), key, self.chat(), content.into()).await
+        self.inner.egress.reply(&self.inner.scope, key, self.chat(), content.into()).await
     }
 
     /// Sends to another chat.
@@ -267,6 +267,9 @@ impl Ctx {
     /// # Errors
     /// As [`reply`](Self::reply).
     pub async fn send(&self, chat: &ChatId, content: impl Into<Content>) -> Result<Sent, SendError> {
+        if chat == self.chat() {
+            return self.reply(content).await;
+        }
         self.inner.egress.send(Some(&self.inner.scope), None, chat, content.into()).await
     }
 
@@ -280,7 +283,7 @@ impl Ctx {
         key: impl Into<SendKey>,
         content: impl Into<Content>,
     ) -> Result<Sent, SendError> {
-        self.inner.egress.send(Some(&self.inner.scope), Some(key.into()), self.chat(), content.into()).await
+        self.inner.egress.reply(&self.inner.scope, Some(key.into()), self.chat(), content.into()).await
     }
 
     /// Shows the chat that an answer is being written, for as long as the channel shows it: some seconds. Tried once; a

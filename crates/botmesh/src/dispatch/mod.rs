@@ -245,7 +245,7 @@ impl Dispatcher {
         say: Content,
     ) -> Result<(), StoreError> {
         let scope = TurnScope::new(Arc::clone(&self.world), turn.clone(), None, Some(base), true);
-        let told = self.egress.send(Some(&scope), None, &key.chat, say).await;
+        let told = self.egress.reply(&scope, None, &key.chat, say).await;
         self.world.record_in_background(scope.close());
         match told {
             Err(SendError::Journal(error)) => return Err(error),

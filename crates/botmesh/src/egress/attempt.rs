@@ -99,7 +99,7 @@ impl Egress {
     /// attempt begins: one that has begun counts, and is in doubt if the process ends.
     pub(super) async fn address_of(&self, chat: &ChatId) -> Option<ChatId> {
         // The look tells of its failure itself.
-        self.world.recipient(chat).await.ok().map(|recipient| recipient.address)
+        self.world.named(chat).await.ok().map(|recipient| recipient.address)
     }
 
     /// Calls the channel once, for a message to this `address`, and records what it said.

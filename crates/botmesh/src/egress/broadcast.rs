@@ -116,12 +116,14 @@ impl Egress {
         let recipients = try_join_all(chats.iter().map(|chat| self.world.recipient(chat))).await?;
         let mut of_chats: BTreeMap<ChatId, BTreeSet<ChatId>> = BTreeMap::new();
         let mut firsts = Vec::with_capacity(chats.len());
-        for (chat, Recipient { key, address }) in chats.iter().zip(recipients) {
+        let aliases =
+            try_join_all(recipients.iter().map(|recipient| self.world.last_alias(&recipient.key))).await?;
+        for ((chat, Recipient { key, address }), alias) in chats.iter().zip(recipients).zip(aliases) {
             let ids = of_chats.entry(key.clone()).or_default();
             if ids.is_empty() {
                 firsts.push(key.clone());
             }
-            ids.extend([chat.clone(), key, address]);
+            ids.extend([chat.clone(), key, address].into_iter().chain(alias));
         }
         let ids = || of_chats.iter().flat_map(|(first, ids)| ids.iter().map(move |id| (first, id)));
         let keys: Vec<SendKey> = ids().map(|(_, id)| key_of(broadcast, id)).collect();

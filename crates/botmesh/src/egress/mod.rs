@@ -24,6 +24,7 @@ use crate::core::kv::Version;
 use crate::core::provider::SendRequest;
 use crate::core::spawn::Task;
 use crate::core::store::Direction;
+use crate::identities::Recipient;
 use crate::lanes::{Lane, Lanes};
 use crate::world::{OpenJournal, World};
 use attempt::Attempted;
@@ -77,7 +78,7 @@ impl Egress {
         Self { world, hooks, lanes: Lanes::default() }
     }
 
-    /// Sends within a turn, or outside of any (`scope` is `None`).
+    /// Sends within a turn, or outside of any (`scope` is `None`), to whoever has this id.
     pub(crate) async fn send(
         &self,
         scope: Option<&TurnScope>,
@@ -85,7 +86,30 @@ impl Egress {
         chat: &ChatId,
         content: Content,
     ) -> Result<Sent, SendError> {
-        let chat = &match self.world.recipient(chat).await {
+        let recipient = self.world.recipient(chat).await;
+        self.send_to(recipient, scope, key, content).await
+    }
+
+    /// Sends in the chat of this name, whoever has that as an id now.
+    pub(crate) async fn reply(
+        &self,
+        scope: &TurnScope,
+        key: Option<SendKey>,
+        chat: &ChatId,
+        content: Content,
+    ) -> Result<Sent, SendError> {
+        let recipient = self.world.named(chat).await;
+        self.send_to(recipient, Some(scope), key, content).await
+    }
+
+    async fn send_to(
+        &self,
+        recipient: Result<Recipient, StoreError>,
+        scope: Option<&TurnScope>,
+        key: Option<SendKey>,
+        content: Content,
+    ) -> Result<Sent, SendError> {
+        let chat = &match recipient {
             Ok(recipient) => recipient.key,
             Err(error) => {
                 if let Some(scope) = scope {
@@ -262,7 +286,7 @@ impl Egress {
         for content in contents {
             self.await_slot(chat).await?;
             self.may_call(scope).await?;
-            let address = self.world.recipient(chat).await?.address;
+            let address = self.world.named(chat).await?.address;
             let receipt = self.world.call_channel(chat, SendRequest::new(&address, &content)).await?;
             let message = Some(receipt.message);
             delivered.push((content, Sent { key: key.clone(), message, deduped: false }));

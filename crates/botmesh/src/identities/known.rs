@@ -7,14 +7,14 @@ use crate::core::id::ChatId;
 use crate::core::time::Timestamp;
 
 /// How many ids are remembered at least, and half as many as there can be.
-const REMEMBERED: usize = 10_000;
+const REMEMBERED: usize = 20_000;
 
 /// The ids that were looked up lately, most of which never moved.
 #[derive(Default)]
 pub(super) struct Known {
     young: HashMap<ChatId, (Entry, Duration)>,
     old: HashMap<ChatId, (Entry, Duration)>,
-    /// Grows when everything is forgotten.
+    /// Grows when what is being looked up may be over.
     epoch: u64,
 }
 
@@ -25,13 +25,25 @@ pub(super) struct Entry {
     pub(super) owner: Option<ChatId>,
     /// When whoever had it got another one.
     pub(super) left: Option<Timestamp>,
+    /// Who had it last, if it is an alias.
+    pub(super) holder: Option<ChatId>,
     /// Whom a message to it goes to; `None` if it never moved.
     pub(super) recipient: Option<Arc<Recipient>>,
+    /// Whom a message goes to in the chat of this name, where somebody else has the id.
+    pub(super) named: Option<Arc<Recipient>>,
 }
 
 impl Entry {
     pub(super) fn recipient(&self, id: &ChatId) -> Recipient {
-        match &self.recipient {
+        Self::or_itself(self.recipient.as_ref(), id)
+    }
+
+    pub(super) fn named(&self, id: &ChatId) -> Recipient {
+        Self::or_itself(self.named.as_ref().or(self.recipient.as_ref()), id)
+    }
+
+    fn or_itself(recipient: Option<&Arc<Recipient>>, id: &ChatId) -> Recipient {
+        match recipient {
             Some(recipient) => Recipient::clone(recipient),
             None => Recipient { key: id.clone(), address: id.clone() },
         }
@@ -53,11 +65,17 @@ impl Known {
         self.epoch
     }
 
-    /// Remembers what was looked up, unless everything was forgotten since the `epoch` in which the look began.
+    /// Remembers what was looked up, unless something was forgotten since the `epoch` in which the look began.
     pub(super) fn put(&mut self, epoch: u64, id: &ChatId, entry: &Entry, looked: Duration) {
         if epoch == self.epoch {
             self.insert(id.clone(), (entry.clone(), looked));
         }
+    }
+
+    /// Forgets these, and what is being looked up.
+    pub(super) fn forget_these(&mut self, ids: &[&ChatId]) {
+        self.epoch += 1;
+        ids.iter().for_each(|id| self.forget(id));
     }
 
     pub(super) fn forget(&mut self, id: &ChatId) {

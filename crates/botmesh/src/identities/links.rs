@@ -12,6 +12,18 @@ pub(super) struct Link {
     pub(super) at: Timestamp,
 }
 
+/// Who has an id that somebody else may get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Holder {
+    /// The user, by an id of their own.
+    pub(super) id: ChatId,
+    /// When it was theirs.
+    pub(super) at: Timestamp,
+    /// When they had another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left: Option<Timestamp>,
+}
+
 /// What is known of an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Links {
@@ -19,6 +31,8 @@ pub(super) struct Links {
     pub(super) before: Option<Link>,
     /// The newest id of whoever had this one first.
     pub(super) now: Option<Link>,
+    /// Who has it, if it is an alias.
+    pub(super) holder: Option<Holder>,
 }
 
 impl Link {
@@ -33,5 +47,13 @@ impl Links {
     /// ever further into the past, and not round in circles.
     pub(super) fn owner_until(&self, until: Option<Timestamp>) -> Option<&Link> {
         self.before.as_ref().filter(|before| until.is_none_or(|until| before.at < until))
+    }
+
+    /// Who had the alias last of those who had it `until` then, unless somebody got it later of whom no id of their own is known.
+    pub(super) fn holder_until(&self, until: Option<Timestamp>) -> Option<&Holder> {
+        let before = self.owner_until(until);
+        self.holder.as_ref().filter(|holder| {
+            until.is_none_or(|until| holder.at <= until) && before.is_none_or(|before| holder.at >= before.at)
+        })
     }
 }

@@ -19,7 +19,7 @@ fn a_later_move_to_somewhere_else_replaces_a_link() {
 
 #[test]
 fn the_way_back_leads_into_the_past() {
-    let links = Links { before: Some(link("a", 5)), now: None };
+    let links = Links { before: Some(link("a", 5)), now: None, holder: None };
     for (until, leads) in [(None, true), (Some(6), true), (Some(5), false), (Some(4), false)] {
         assert_eq!(links.owner_until(until.map(Timestamp::from_millis)).is_some(), leads, "until {until:?}");
     }

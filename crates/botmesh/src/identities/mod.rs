@@ -5,6 +5,7 @@
 //! whoever had it first is now. Each is a value of its own that only a later move replaces, so that any order of moves, told by
 //! any replicas and as often as they like, leads to the same.
 
+mod joined;
 mod known;
 mod links;
 #[cfg(test)]
@@ -12,7 +13,8 @@ mod links_tests;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::json;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::core::error::{StoreError, StoreErrorKind};
@@ -23,12 +25,16 @@ use crate::core::time::Timestamp;
 use crate::events::BotEvent;
 use crate::lanes::{Lane, Lanes};
 use crate::world::World;
+pub(crate) use joined::IsServing;
 use known::{Entry, Known};
-use links::{Link, Links};
+use links::{Holder, Link, Links};
 
 /// The names of the links among the values of an id.
 const BEFORE: &str = "botmesh:before";
 const NOW: &str = "botmesh:now";
+/// Those of an alias, and of who has it.
+const HOLDER: &str = "botmesh:holder";
+const ALIAS: &str = "botmesh:alias";
 
 /// The most ids that one chat is followed through.
 const MOST: usize = 64;
@@ -58,11 +64,18 @@ pub(crate) struct Identities {
 }
 
 /// Forgets what was looked up before links were written.
-struct Forgets<'a>(&'a World);
+struct Forgets<'a> {
+    world: &'a World,
+    /// Of these ids; of all if it is `None`.
+    ids: Option<[&'a ChatId; 3]>,
+}
 
 impl Drop for Forgets<'_> {
     fn drop(&mut self) {
-        self.0.known_ids().forget_all();
+        match &self.ids {
+            Some(ids) => self.world.known_ids().forget_these(ids),
+            None => self.world.known_ids().forget_all(),
+        }
     }
 }
 
@@ -79,7 +92,18 @@ impl World {
         Ok(entry.recipient(chat))
     }
 
-    /// The event under the first ids of its chat and its sender. As long as the lane is held, no later event of the chat comes
+    /// Whom a message goes to in the chat of this name: as [`recipient`](Self::recipient), whoever has the id now.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn named(&self, chat: &ChatId) -> Result<Recipient, StoreError> {
+        let Some(entry) = self.at_hand(chat) else {
+            return Ok(Box::pin(self.look_up(chat)).await?.named(chat));
+        };
+        Ok(entry.named(chat))
+    }
+
+    /// The event under the first ids of its chat and its sender. As long as the lanes are held, no later event of the chat comes
     /// so far.
     ///
     /// # Errors
@@ -87,15 +111,24 @@ impl World {
     pub(crate) async fn identify(
         &self,
         inbound: Arc<Inbound>,
-    ) -> Result<(Arc<Inbound>, Option<Lane<'_>>), StoreError> {
+        is_serving: IsServing<'_>,
+    ) -> Result<(Arc<Inbound>, [Option<Lane<'_>>; 2]), StoreError> {
         let moves = |id: &str| self.may_move(id);
         let sender = inbound.sender.as_ref().filter(|sender| moves(sender.id.as_str()));
         if sender.is_none() && !moves(inbound.chat.as_str()) {
-            return Ok((inbound, None));
+            return Ok((inbound, [None, None]));
         }
         Box::pin(async {
-            let lane = self.identities.lanes.enter(&inbound.chat).await;
-            Ok((Arc::new(self.under_first_ids(Arc::unwrap_or_clone(inbound)).await?), Some(lane)))
+            let alias = self.alias_in(&inbound);
+            let lanes = match alias.as_ref().filter(|alias| **alias != inbound.chat) {
+                Some(alias) => self.identities.lanes.enter_both([&inbound.chat, alias]).await.map(Some),
+                None => [Some(self.identities.lanes.enter(&inbound.chat).await), None],
+            };
+            if let (Some(alias), Some(sender)) = (&alias, &inbound.sender) {
+                let at = inbound.written_at.unwrap_or_else(|| self.now());
+                self.join(&ChatId::new(sender.id.as_str()), alias, at, is_serving).await?;
+            }
+            Ok((Arc::new(self.under_first_ids(Arc::unwrap_or_clone(inbound)).await?), lanes))
         })
         .await
     }
@@ -112,8 +145,11 @@ impl World {
         let _one = self.identities.linking.lock().await;
         // Also if it is known already, or fails, or nobody waits for it any more: it may have been written by a call that
         // never heard so.
-        let forgets = Forgets(self);
+        let forgets = Forgets { world: self, ids: None };
         let at = at.unwrap_or_else(|| self.now());
+        if self.note_alias_moved(moved, at).await? {
+            return Ok(());
+        }
         let (key, now_of) = tokio::try_join!(self.first_id(from), self.first_id(to))?;
         let mut is_new = false;
         if now_of != key && *to != key {
@@ -202,11 +238,19 @@ impl World {
         }
         let owner = self.first_id(id).await?;
         let there = self.newest(&owner).await?;
-        let left = there.as_ref().filter(|there| there.id != *id).map(|there| there.at);
-        let key = if links.now.is_some() { id.clone() } else { owner.clone() };
-        let address = if key == owner { there } else { self.newest(&key).await? };
-        let address = address.map_or_else(|| key.clone(), |there| there.id);
-        Ok(Entry { owner: Some(owner), left, recipient: Some(Arc::new(Recipient { key, address })) })
+        let left = match links.holder_until(None) {
+            Some(holder) => holder.left,
+            None => there.as_ref().filter(|there| there.id != *id).map(|there| there.at),
+        };
+        let to_owner = recipient(owner.clone(), there);
+        let to_name = match links.now.is_some() && *id != owner {
+            true => recipient(id.clone(), self.newest(id).await?),
+            false => to_owner.clone(),
+        };
+        let holder = links.holder.map(|holder| holder.id);
+        let by_id = if holder.is_some() { to_owner } else { to_name.clone() };
+        let named = (by_id != to_name).then(|| Arc::new(to_name));
+        Ok(Entry { owner: Some(owner), left, holder, recipient: Some(Arc::new(by_id)), named })
     }
 
     /// Where whoever has this as their first id is now, and since when; `None` if they never moved.
@@ -214,7 +258,7 @@ impl World {
         let mut newest: Option<Link> = None;
         for _ in 0..MOST {
             let id = newest.as_ref().map_or(first, |newest| &newest.id);
-            let later = self.links_of(id).await?.now;
+            let later = self.read_link(id, NOW).await?;
             match later.filter(|later| newest.as_ref().is_none_or(|newest| later.at > newest.at)) {
                 Some(later) => newest = Some(later),
                 None => break,
@@ -226,20 +270,38 @@ impl World {
     /// The first id of whoever has this one now.
     async fn first_id(&self, id: &ChatId) -> Result<ChatId, StoreError> {
         let (mut first, mut until) = (id.clone(), None);
+        // From an id of a user's own, the way back leads to names, whoever has them as an alias now.
+        let mut by_names = !self.provider.is_alias(id.as_str());
         for _ in 0..MOST {
             let links = self.links_of(&first).await?;
-            let Some(before) = links.owner_until(until) else { break };
-            (first, until) = (before.id.clone(), Some(before.at));
+            let holder = links.holder_until(until).filter(|_| !by_names);
+            (first, until, by_names) = match (holder, links.owner_until(until)) {
+                (Some(holder), _) => (holder.id.clone(), None, true),
+                (None, Some(before)) => (before.id.clone(), Some(before.at), by_names),
+                (None, None) => break,
+            };
         }
         Ok(first)
     }
 
     async fn links_of(&self, id: &ChatId) -> Result<Links, StoreError> {
-        let (before, now) = tokio::try_join!(self.read_link(id, BEFORE), self.read_link(id, NOW))?;
-        Ok(Links { before, now })
+        let (before, now, holder) =
+            tokio::try_join!(self.read_link(id, BEFORE), self.read_link(id, NOW), self.read_holder(id))?;
+        Ok(Links { before, now, holder })
+    }
+
+    async fn read_holder(&self, id: &ChatId) -> Result<Option<Holder>, StoreError> {
+        if !self.provider.is_alias(id.as_str()) {
+            return Ok(None);
+        }
+        self.read(id, HOLDER).await
     }
 
     async fn read_link(&self, id: &ChatId, name: &str) -> Result<Option<Link>, StoreError> {
+        self.read(id, name).await
+    }
+
+    async fn read<T: DeserializeOwned>(&self, id: &ChatId, name: &str) -> Result<Option<T>, StoreError> {
         let stored = self.store.user_value(&ParticipantId::new(id.as_str()), name).await?;
         stored.map(serde_json::from_value).transpose().map_err(|error| {
             StoreError::new(
@@ -251,15 +313,24 @@ impl World {
         })
     }
 
+    async fn write(&self, id: &ChatId, name: &str, value: &Value) -> Result<(), StoreError> {
+        self.store.set_user_value(&ParticipantId::new(id.as_str()), name, Some(value)).await
+    }
+
     /// Writes a link, unless a later one is there. `false` if nothing changed.
     async fn link(&self, id: &ChatId, name: &str, link: Link) -> Result<bool, StoreError> {
         if self.read_link(id, name).await?.is_some_and(|stored| !link.replaces(&stored)) {
             return Ok(false);
         }
-        let value = json!(link);
-        self.store.set_user_value(&ParticipantId::new(id.as_str()), name, Some(&value)).await?;
+        self.write(id, name, &json!(link)).await?;
         Ok(true)
     }
+}
+
+/// Whom a message goes to whose chat has this name.
+fn recipient(key: ChatId, there: Option<Link>) -> Recipient {
+    let address = there.map_or_else(|| key.clone(), |there| there.id);
+    Recipient { key, address }
 }
 
 /// The event with these ids, and with its own ones as its origin.

@@ -114,9 +114,9 @@ impl Intake {
         check(&inbound)?;
         self.opened().await?;
         let permit = self.room().await?;
-        let (inbound, lane) = self.world.identify(inbound).await?;
+        let (inbound, lanes) = self.world.identify(inbound, &|key| self.turns.is_serving(key)).await?;
         let slot = self.turns.reserve(inbound.conversation());
-        drop(lane);
+        drop(lanes);
         match &self.world.journal {
             None => Ok(self.admit_to_memory(inbound, slot, permit)),
             Some(open) => self.admit_to_inbox(open, inbound, slot, permit).await,

@@ -1,6 +1,7 @@
 //! The runtime over a mock channel, journals in memory that fail on demand, and a clock that the test owns.
 
 mod albums;
+mod aliases;
 mod arrival;
 mod background;
 mod broadcasts;

@@ -54,8 +54,9 @@ const CHAT_RATE: Rate = Rate::new(45, Duration::from_secs(45 * 6));
 /// A phone number of the WhatsApp Cloud API. Clones are the same channel: give one to the bot, and serve the router of the
 /// other.
 ///
-/// **Chats** have the user's id in the scope of the business (`US.1349…`) where Meta tells it, else their phone number. Both
-/// are among the sender's aliases, and a send to a phone number works too. A group's chat is `group:` and its id. When a user
+/// **Chats** have the user's id in the scope of the business (`US.1349…`) where Meta tells it, else their phone number. Once a
+/// message had both they are one chat, and a send may name either; it keeps the phone number as its name if something was
+/// kept under that alone. Sends go to the id. A group's chat is `group:` and its id. When a user
 /// changes their number or their id, a [`System`](botmesh_core::inbound::InboundBody::System) event with `from` and `to` in its
 /// details comes in the chat that they had: `user_changed_number` or `user_changed_user_id`. The bot goes on with them under the id
 /// that they had first.
@@ -182,6 +183,11 @@ impl Provider for WhatsApp {
     /// Users get another id with another number. Groups keep theirs.
     fn may_move(&self, id: &str) -> bool {
         address::is_person(id)
+    }
+
+    /// Phone numbers, which go from hand to hand.
+    fn is_alias(&self, id: &str) -> bool {
+        address::is_number(id)
     }
 
     fn connection(&self) -> watch::Receiver<ConnectionState> {

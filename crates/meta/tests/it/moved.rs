@@ -97,5 +97,7 @@ async fn users_may_move_and_groups_do_not() {
         ("", false),
     ] {
         assert_eq!(channel.may_move(id), may_move, "{id:?}");
+        let is_number = id == "5215550001111";
+        assert_eq!(channel.is_alias(id), is_number, "a number goes to somebody else, {id:?}");
     }
 }

@@ -15,3 +15,4 @@ mod replicas;
 mod secrets;
 mod spawner;
 mod telegram;
+mod user_ids;
