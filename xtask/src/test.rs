@@ -166,10 +166,12 @@ fn run_described(job: &Job<'_>) -> Result<(), String> {
     job.run(&described(job))
 }
 
-/// Bytes at random: a minute in all, or ten times that with `BOTMESH_FUZZ_SECONDS=200`.
+/// Bytes at random: a minute for each parser and each check of a secret, or ten with `BOTMESH_FUZZ_SECONDS=600`. Those of one
+/// program run side by side, and there are three.
 fn fuzz(job: &Job<'_>) -> Invocation {
-    let seconds = std::env::var("BOTMESH_FUZZ_SECONDS").unwrap_or_else(|_| "20".to_owned());
-    tests(job, &["--test", "it"], &["fuzz::", "--", "--nocapture"]).with_env("BOTMESH_FUZZ_SECONDS", seconds)
+    let seconds = std::env::var("BOTMESH_FUZZ_SECONDS").unwrap_or_else(|_| "60".to_owned());
+    let chosen = ["fuzz::", "--", "--nocapture", "--test-threads", "8"];
+    tests(job, &["--lib", "--test", "it"], &chosen).with_env("BOTMESH_FUZZ_SECONDS", seconds)
 }
 
 /// Clients that others wrote, against our servers for tests. Needs Node and npm.

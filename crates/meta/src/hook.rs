@@ -69,3 +69,7 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     let (pairs, []) = digits.as_chunks::<2>() else { return None };
     pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }
+
+#[cfg(test)]
+#[path = "hook_tests.rs"]
+mod fuzz;

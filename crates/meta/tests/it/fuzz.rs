@@ -1,20 +1,18 @@
 //! Whatever is posted: no panic, and nothing that was read is lost. For as long as `BOTMESH_FUZZ_SECONDS` says; a second
 //! without it.
 
-use std::cell::Cell;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use botmesh_testing::{FakeGraph, GraphProduct};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
-use proptest::test_runner::TestRunner;
+use proptest::sample::select;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 
+use crate::fuzzing::{change, changed, fuzz};
 use crate::support::{Told, instagram, messenger, whatsapp};
 
 const KEYS: &[&str] = &[
@@ -50,44 +48,6 @@ fn corpus(product: &str) -> Vec<Vec<u8>> {
     corpus
 }
 
-/// Where a text of bytes is changed, how much is cut out there, and what is put in its place.
-type Change = (Index, usize, Vec<u8>);
-
-fn changed(mut bytes: Vec<u8>, changes: Vec<Change>) -> Vec<u8> {
-    for (at, cut, new) in changes {
-        let at = at.index(bytes.len() + 1);
-        let end = bytes.len().min(at + cut);
-        bytes.splice(at..end, new);
-    }
-    bytes
-}
-
-fn change() -> impl Strategy<Value = Change> {
-    let words = select(vec![
-        "null",
-        "-1",
-        "1e999",
-        "\"\"",
-        "{}",
-        "[]",
-        "[[[[",
-        "\\ud83d",
-        "\\u0000",
-        "9223372036854775808",
-        "0.5",
-        ",",
-        "}",
-        "\"id\":7,",
-        "\"messages\":[{}],",
-    ]);
-    let bytes = prop_oneof![
-        words.prop_map(|word| word.as_bytes().to_vec()),
-        Just(b"\xed\xa0\x80".to_vec()),
-        vec(any::<u8>(), 0..8),
-    ];
-    (any::<Index>(), prop_oneof![Just(0), 1usize..2, 0usize..40], bytes)
-}
-
 /// Bytes of any kind, and payloads with a few changes.
 fn bodies(product: &str) -> impl Strategy<Value = Vec<u8>> + use<> {
     let nearly = (select(corpus(product)), vec(change(), 0..6));
@@ -114,25 +74,6 @@ fn anything() -> impl Strategy<Value = Value> {
             pairs.prop_map(move |pairs| Value::Object(object(pairs))),
         ]
     })
-}
-
-/// Looks for something that breaks `check`, until the time is over.
-#[expect(clippy::disallowed_methods, reason = "fuzzing is bounded in real time")]
-fn fuzz<S: Strategy>(what: &str, strategy: &S, check: impl Fn(S::Value) -> Result<(), TestCaseError>) {
-    let seconds =
-        std::env::var("BOTMESH_FUZZ_SECONDS").map_or(1, |seconds| seconds.parse().expect("seconds"));
-    let config = ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() };
-    let (begun, cases) = (Instant::now(), Cell::new(0u64));
-    while begun.elapsed() < Duration::from_secs(seconds) {
-        let outcome = TestRunner::new(config.clone()).run(strategy, |value| {
-            cases.set(cases.get() + 1);
-            check(value)
-        });
-        if let Err(failure) = outcome {
-            panic!("{what}: {failure}");
-        }
-    }
-    println!("{what}: {} cases in {:.1} s", cases.get(), begun.elapsed().as_secs_f64());
 }
 
 /// A text under this key.
@@ -191,30 +132,6 @@ async fn nothing_that_is_posted_of_an_account_is_too_much() {
         let status = block_in_place(|| handle.block_on(post));
         prop_assert!(matches!(status, Some(200 | 400)), "{status:?}");
         stage.diary.take();
-        Ok(())
-    });
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_signature_but_the_right_one_opens_the_door() {
-    let (stage, _channel) = whatsapp().await;
-    let handle = Handle::current();
-    let right = |body: &[u8]| FakeGraph::sign(body);
-    let bodies = (vec(any::<u8>(), 0..50), "[!-~]{0,80}", vec(change(), 0..3));
-    fuzz("signatures of Meta", &bodies, |(body, noise, changes)| {
-        let near = String::from_utf8_lossy(&changed(right(&body).into_bytes(), changes)).into_owned();
-        for given in [noise.clone(), format!("sha256={noise}"), near] {
-            if given.contains(|c: char| !(' '..='~').contains(&c)) {
-                continue;
-            }
-            let headers = format!("x-hub-signature-256: {given}\r\n");
-            let post = stage.graph.post_raw(GraphProduct::WhatsApp, &headers, &body);
-            let status = block_in_place(|| handle.block_on(post)).map(|(status, _)| status);
-            // Digits may be of either case, and spaces around the value are not part of it.
-            let (name, digits) = given.trim().split_at_checked(7).unwrap_or_default();
-            let is_right = format!("{name}{}", digits.to_ascii_lowercase()) == right(&body);
-            prop_assert_eq!(status == Some(401), !is_right, "{:?} {}", status, given);
-        }
         Ok(())
     });
 }

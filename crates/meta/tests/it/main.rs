@@ -5,6 +5,7 @@ mod configured;
 mod described;
 mod edge;
 mod fuzz;
+mod fuzzing;
 mod interactive;
 mod media;
 mod moved;
