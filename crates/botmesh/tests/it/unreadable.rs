@@ -1,8 +1,11 @@
-//! Events that the channel cannot read.
+//! Events that the channel cannot read, and for how long the others are kept.
+
+use std::time::Duration;
 
 use botmesh::core::inbound::InboundBody;
-use botmesh::core::journal::InboxState;
+use botmesh::core::journal::{InboxState, OutboxState};
 use botmesh::core::provider::Resolve;
+use botmesh::core::time::Timestamp;
 use botmesh::prelude::*;
 use botmesh::{BotBuilder, DeadKind};
 
@@ -46,4 +49,41 @@ async fn the_chat_sees_that_the_bot_writes() {
     let life = stage.start(echo);
     life.say("1", "hi", 1).await;
     assert_eq!((stage.channel.shown_typing("ana"), stage.channel.shown_typing("bob")), (1, 0));
+}
+
+#[tokio::test]
+async fn of_an_event_that_cannot_be_read_64_kib_are_kept() {
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start(echo);
+    for (id, bytes, kept) in [("7", 64 << 10, 64 << 10), ("8", (64 << 10) + 1, 64 << 10)] {
+        let buried = stage.channel.poison(id, &vec![b'x'; bytes], "no JSON").await.expect("it is kept");
+        assert!(!buried.duplicate);
+        let dead = life.journals().inbox().list(InboxState::Dead, None, 10).await.expect("a reading").records;
+        let letter =
+            dead.iter().find(|letter| letter.record.inbound.event.as_str() == id).expect("a dead letter");
+        let InboundBody::System { detail, .. } = &letter.record.inbound.body else {
+            panic!("a system event")
+        };
+        assert_eq!(detail.as_str().map(str::len), Some(kept), "{bytes}");
+    }
+}
+
+/// By default.
+#[tokio::test]
+async fn what_is_handled_and_sent_is_kept_for_seven_days() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let stage = Stage::new(Resolve::Never);
+    let life = stage.start_with(Durability::default().with_instance_id("bot"), echo);
+    life.say("1", "hi", 1).await;
+    life.settled().await;
+    for (time, left) in [(7 * 24 * HOUR - HOUR, 1), (2 * HOUR, 0)] {
+        stage.clock.jump(time);
+        stage.clock.advance(Duration::from_secs(60)).await;
+        let done =
+            life.journals().inbox().count(InboxState::Done, Timestamp::MAX, 10).await.expect("a count");
+        let sent =
+            life.journals().outbox().count(OutboxState::Sent, Timestamp::MAX, 10).await.expect("a count");
+        assert_eq!((done, sent), (left, left), "after {time:?}");
+    }
+    life.stop().await;
 }

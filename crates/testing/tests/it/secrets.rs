@@ -2,7 +2,7 @@
 //! texts, nor in the files that it writes.
 
 use std::error::Error;
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use botmesh::core::kv::DurableKv;
 use botmesh::core::provider::{ConnectionState, Provider, SendRequest};
 use botmesh::core::spawn::Spawner;
 use botmesh::prelude::*;
-use botmesh_meta::{MetaConfig, WhatsApp};
+use botmesh_meta::{Instagram, Messenger, MetaConfig, WhatsApp};
 use botmesh_telegram::Telegram;
 use botmesh_testing::{
     FakeGraph, FakeTelegram, GraphFault, GraphProduct, TelegramCall, TelegramFault, TestSpawner,
@@ -202,31 +202,33 @@ async fn the_secret_of_telegrams_webhook_is_in_no_log_event_error_or_journal() {
     shown.refuse(&[server.token(), SECRET, WRONG]);
 }
 
-#[tokio::test]
-async fn the_secrets_of_meta_are_in_no_log_event_error_or_journal() {
-    let server = FakeGraph::start().await;
-    let config = MetaConfig::new(FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN);
-    let mut told = format!("{config:?} {config:#?}");
-    let whatsapp = WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, config.with_base_url(server.url())).unwrap();
-    told += &format!("{whatsapp:?} {whatsapp:#?}");
+/// What a bot on one of Meta's products leaves behind.
+async fn live_on_meta(
+    server: &FakeGraph,
+    product: GraphProduct,
+    path: &str,
+    (channel, router): (impl Provider + Clone + Debug, axum::Router),
+) -> Shown {
+    let mut told = format!("{channel:?} {channel:#?}");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/webhooks/whatsapp", listener.local_addr().unwrap());
-    server.set_webhook(GraphProduct::WhatsApp, url);
+    server.set_webhook(product, format!("http://{}{path}", listener.local_addr().unwrap()));
     let spawner = TestSpawner::new();
-    let router = whatsapp.router();
     spawner.spawn("serve", Box::pin(async move { drop(axum::serve(listener, router).await) }));
-    let shown = live(whatsapp.clone(), async |bot| {
-        let mut state = whatsapp.connection();
+    let shown = live(channel.clone(), async |bot| {
+        let mut state = channel.connection();
         state.wait_for(|state| *state == ConnectionState::Open).await.unwrap();
-        assert!(server.verify_webhook(GraphProduct::WhatsApp).await);
-        let ana = server.whatsapp_user("Ana", "15551234567");
+        assert!(server.verify_webhook(product).await);
+        let ana = match product {
+            GraphProduct::WhatsApp => server.whatsapp_user("Ana", "15551234567"),
+            product => server.user(product, "Ana", "15551234567"),
+        };
         ana.says("hi").await;
         server.wait_for_deliveries(1).await;
-        let picture = server.keep_media("image/png", b"a picture");
-        ana.sends(json!({ "type": "image", "image": { "id": picture, "mime_type": "image/png" } })).await;
+        ana.sends_image("image/png", b"a picture").await;
         server.wait_for_deliveries(2).await;
+        assert_eq!(ana.texts(), ["0 bytes and hi", "9 bytes and "]);
         let forged = format!("x-hub-signature-256: {}\r\n", FakeGraph::sign(b"something else"));
-        let answer = server.post_raw(GraphProduct::WhatsApp, &forged, b"{}").await;
+        let answer = server.post_raw(product, &forged, b"{}").await;
         assert_eq!(answer.map(|(status, _)| status), Some(401));
         for fault in [GraphFault::Broken(404), GraphFault::Refuse { status: 401, code: 190, subcode: 0 }] {
             server.fault_next(fault);
@@ -238,13 +240,41 @@ async fn the_secrets_of_meta_are_in_no_log_event_error_or_journal() {
     spawner.kill("serve");
     assert!(shown.logs.contains("botmesh"), "something was logged");
     assert!(shown.files.contains("15551234567"), "{}", shown.files);
-    let shown = Shown { told: shown.told + &told, ..shown };
-    shown.refuse(&[
-        FakeGraph::ACCESS_TOKEN,
-        FakeGraph::APP_SECRET,
-        FakeGraph::VERIFY_TOKEN,
-        "a+verify%2Btoken",
-    ]);
+    Shown { told: shown.told + &told, ..shown }
+}
+
+#[tokio::test]
+async fn the_secrets_of_meta_are_in_no_log_event_error_or_journal() {
+    let config = MetaConfig::new(FakeGraph::ACCESS_TOKEN, FakeGraph::APP_SECRET, FakeGraph::VERIFY_TOKEN);
+    let told = format!("{config:?} {config:#?}");
+    for product in [GraphProduct::WhatsApp, GraphProduct::Messenger, GraphProduct::Instagram] {
+        let server = FakeGraph::start().await;
+        let config = config.clone().with_base_url(server.url());
+        let shown = match product {
+            GraphProduct::WhatsApp => {
+                let channel = WhatsApp::new(FakeGraph::PHONE_NUMBER_ID, config).unwrap();
+                let router = channel.router();
+                live_on_meta(&server, product, "/webhooks/whatsapp", (channel, router)).await
+            }
+            GraphProduct::Messenger => {
+                let channel = Messenger::new(FakeGraph::PAGE_ID, config).unwrap();
+                let router = channel.router();
+                live_on_meta(&server, product, "/webhooks/messenger", (channel, router)).await
+            }
+            GraphProduct::Instagram => {
+                let channel = Instagram::new(FakeGraph::ACCOUNT_ID, config).unwrap();
+                let router = channel.router();
+                live_on_meta(&server, product, "/webhooks/instagram", (channel, router)).await
+            }
+        };
+        let shown = Shown { told: shown.told + &told, ..shown };
+        shown.refuse(&[
+            FakeGraph::ACCESS_TOKEN,
+            FakeGraph::APP_SECRET,
+            FakeGraph::VERIFY_TOKEN,
+            "a+verify%2Btoken",
+        ]);
+    }
 }
 
 /// A server that sends everybody somewhere else, and whether anybody came there.
