@@ -349,3 +349,18 @@ async fn another_replica_joins_the_ids_at_once_where_a_message_has_both_and_with
     two.life.stop().await;
     one.life.stop().await;
 }
+
+#[tokio::test]
+async fn who_had_a_number_first_keeps_the_chat_of_its_name_also_under_their_next_id() {
+    let stage = stage();
+    let life = stage.start(desk);
+    takes(&life, written(0, Inbound::text("0", NUMBER, "count"))).await;
+    takes(&life, written(1, both("1", ANA, NUMBER, "count"))).await;
+    takes(&life, written(100, both("2", BEN, NUMBER, "count"))).await;
+    stage.channel.moves(ANA, "US.3", at(200)).await.expect("recorded");
+    takes(&life, written(201, Inbound::text("3", "US.3", "count"))).await;
+    takes(&life, written(202, both("4", BEN, NUMBER, "count"))).await;
+    assert_eq!(stage.channel.texts_to("US.3"), ["3"]);
+    assert_eq!(stage.channel.texts_to(BEN), ["1", "2"]);
+    life.stop().await;
+}
