@@ -194,11 +194,14 @@ impl Client {
         })
     }
 
-    /// No answer came. Only where no connection was made is it sure that nothing was done.
+    /// No answer came. Only where no connection was made, or the request had no end, is it sure that nothing was done.
     fn unanswered(&self, what: &str, error: reqwest::Error) -> ChannelError {
         let (phase, how) = match &error {
             error if error.is_connect() => (Phase::NotWritten, "no connection to the Bot API"),
             error if error.is_builder() => (Phase::NotWritten, "the request cannot be made"),
+            error if local::Unread::is_in(error) => {
+                (Phase::NotWritten, "a file changed or could not be read while it was sent")
+            }
             error if error.is_timeout() => (Phase::Unknown, "no answer in time"),
             _ => (Phase::Unknown, "the connection broke before the answer"),
         };

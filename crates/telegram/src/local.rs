@@ -1,5 +1,7 @@
 //! Files of this host: those that are sent, and those of a Bot API server that runs here.
 
+use std::error::Error;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -31,12 +33,45 @@ pub(crate) async fn open(path: impl AsRef<Path>) -> io::Result<(File, u64)> {
     Ok((File::open(path).await?, about.len()))
 }
 
-/// At most so many bytes of the file, as they are asked for.
-pub(crate) fn chunks(file: File, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+/// A file that was not there to its end while it was sent: nobody got the whole of the request.
+#[derive(Debug)]
+pub(crate) struct Unread(io::Error);
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the file cannot be read to its end")
+    }
+}
+
+impl Error for Unread {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl Unread {
+    /// Whether it is why a request failed.
+    pub(crate) fn is_in(error: &reqwest::Error) -> bool {
+        let mut cause: Option<&(dyn Error + 'static)> = error.source();
+        while let Some(error) = cause.filter(|error| !error.is::<Self>()) {
+            cause = error.source();
+        }
+        cause.is_some()
+    }
+}
+
+/// So many bytes of the file, as they are asked for.
+pub(crate) fn chunks(file: File, length: u64) -> impl Stream<Item = Result<Bytes, Unread>> + Send + 'static {
     stream::try_unfold(file.take(length), |mut file| async move {
+        if file.limit() == 0 {
+            return Ok(None);
+        }
         let mut chunk = Vec::with_capacity(CHUNK);
-        let read = file.read_buf(&mut chunk).await?;
-        Ok((read > 0).then(|| (chunk.into(), file)))
+        match file.read_buf(&mut chunk).await {
+            Ok(0) => Err(Unread(ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(Some((chunk.into(), file))),
+            Err(error) => Err(Unread(error)),
+        }
     })
 }
 

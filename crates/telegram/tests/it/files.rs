@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use botmesh_core::content::{Content, ContentBody, MediaSource, OutboundMedia};
-use botmesh_core::error::{ChannelError, ErrorClass};
+use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::media::MediaRef;
 use botmesh_core::provider::{Provider, SendRequest};
 use botmesh_telegram::Telegram;
@@ -107,4 +107,29 @@ async fn a_file_is_read_while_it_is_sent() {
     sent.expect("a message");
     assert!(read > SIZE, "{read} bytes");
     assert!(String::from_utf8_lossy(&end).contains("the end\r\n--"), "{}", end.escape_ascii());
+}
+
+/// Telegram gets no request without its end, so that the send can be made again.
+#[tokio::test]
+async fn a_file_that_becomes_shorter_while_it_is_sent_leaves_no_doubt() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("film.mp4");
+    let file = fs::File::create(&path).expect("a file");
+    file.set_len(40 << 20).expect("a size");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let bot = Telegram::polling("1:secret").with_api_url(&url);
+    let source = MediaSource::Path(path.display().to_string());
+    let film = OutboundMedia { source, caption: None, mime: None, file_name: None };
+    let (chat, content) = ("1".into(), Content::from(ContentBody::Video(film)));
+    let server = async {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut chunk = vec![0; 1 << 16];
+        file.set_len(1 << 20).expect("a size");
+        while matches!(stream.read(&mut chunk).await, Ok(read) if read > 0) {}
+    };
+    let (sent, ()) = tokio::join!(bot.send(SendRequest::new(&chat, &content)), server);
+    let error = sent.expect_err("no message");
+    assert_eq!((error.phase, error.retryable), (Phase::NotWritten, true), "{error:?}");
+    assert!(error.detail.contains("while it was sent"), "{error:?}");
 }
