@@ -124,6 +124,7 @@ fn mime_of(path: &str) -> &'static str {
         "wav" => "audio/wav",
         // WhatsApp plays it as a voice note only with its codec.
         "ogg" | "oga" | "opus" => "audio/ogg; codecs=opus",
+        "ogv" => "video/ogg",
         "pdf" => "application/pdf",
         "txt" => "text/plain",
         "csv" => "text/csv",

@@ -123,7 +123,13 @@ impl Egress {
             if ids.is_empty() {
                 firsts.push(key.clone());
             }
-            ids.extend([chat.clone(), key, address].into_iter().chain(alias));
+            for id in [chat.clone(), address].into_iter().chain(alias) {
+                // A chat may have as its name what is somebody else's number by now.
+                if self.world.named(&id).await?.key == key {
+                    ids.insert(id);
+                }
+            }
+            ids.insert(key);
         }
         let ids = || of_chats.iter().flat_map(|(first, ids)| ids.iter().map(move |id| (first, id)));
         let keys: Vec<SendKey> = ids().map(|(_, id)| key_of(broadcast, id)).collect();

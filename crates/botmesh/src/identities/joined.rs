@@ -71,21 +71,23 @@ impl World {
         is_serving: IsServing<'_>,
     ) -> Result<(), StoreError> {
         let first = found.owner.as_ref().unwrap_or(alias);
-        if found.holder.is_none()
-            && found.left.is_none()
+        if found.left.is_none()
+            && self.links_of(alias).await?.holder_until(None).is_none()
             && self.goes_on_with(first, user, of_user, is_serving).await?
         {
-            self.adopt(first, user, at).await?;
+            // If more is known of either, other ids may lead there.
+            let is_all = found.owner.is_none() && of_user.owner.is_none();
+            self.adopt(first, user, at, is_all.then_some([user, alias, first])).await?;
         }
+        let _one = self.identities.linking.lock().await;
         let key = self.first_id(user).await?;
         let last = self.read_link(&key, ALIAS).await?;
-        // If more is known of either, other ids may lead there.
         let is_all = found.owner.is_none() && last.is_none();
         let _forgets = Forgets { world: self, ids: is_all.then_some([user, alias, &key]) };
-        self.take_alias(&key, last, alias, at).await?;
+        let later = self.take_alias(&key, last, alias, at).await?;
         // It may have been left already when this was told.
         let gone = self.read_link(alias, NOW).await?.filter(|now| self.provider.is_alias(now.id.as_str()));
-        let left = gone.map(|now| now.at).filter(|left| *left >= at);
+        let left = gone.map(|now| now.at).filter(|left| *left >= at).or(later);
         self.hold(alias, Holder { id: user.clone(), at, left }).await
     }
 
@@ -97,7 +99,7 @@ impl World {
         of_user: &Entry,
         is_serving: IsServing<'_>,
     ) -> Result<bool, StoreError> {
-        if let Some(owner) = &of_user.owner {
+        if let Some(owner) = of_user.owner.as_ref().filter(|owner| *owner != user) {
             // It was recorded in part.
             return Ok(owner == first);
         }
@@ -106,10 +108,18 @@ impl World {
             && !self.is_kept(user, is_serving).await?)
     }
 
-    /// A user goes on with what is kept under this id.
-    async fn adopt(&self, first: &ChatId, user: &ChatId, at: Timestamp) -> Result<(), StoreError> {
+    /// A user goes on with what is kept under this id. The two were one before anything that is told with it, as that the user has
+    /// another id now.
+    async fn adopt(
+        &self,
+        first: &ChatId,
+        user: &ChatId,
+        at: Timestamp,
+        known: Option<[&ChatId; 3]>,
+    ) -> Result<(), StoreError> {
         let _one = self.identities.linking.lock().await;
-        let _forgets = Forgets { world: self, ids: None };
+        let _forgets = Forgets { world: self, ids: known };
+        let at = Timestamp::from_millis(at.as_millis().saturating_sub(1));
         self.link(user, BEFORE, Link { id: first.clone(), at }).await?;
         self.link(first, NOW, Link { id: user.clone(), at }).await?;
         tracing::info!(key = %first, %user, "a chat has another id");
@@ -142,21 +152,22 @@ impl World {
         Ok(self.read_link(first, ALIAS).await?.map(|alias| alias.id))
     }
 
-    /// Records that a user has this alias now, and has not the one that they had.
+    /// Records that a user has this alias now, and has not the one that they had. If they have a later one already, since when.
     async fn take_alias(
         &self,
         key: &ChatId,
         last: Option<Link>,
         alias: &ChatId,
         at: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Timestamp>, StoreError> {
         let link = Link { id: alias.clone(), at };
         match last {
-            Some(last) if !link.replaces(&last) => return Ok(()),
+            Some(last) if !link.replaces(&last) => return Ok((last.id != *alias).then_some(last.at)),
             Some(last) => self.leave(&last.id, key, at).await?,
             None => {}
         }
-        self.write(key, ALIAS, &json!(link)).await
+        self.write(key, ALIAS, &json!(link)).await?;
+        Ok(None)
     }
 
     /// Records that a user has this alias no more.

@@ -206,23 +206,28 @@ async fn a_user_who_keeps_their_id_with_another_number_goes_on_and_who_gets_the_
 #[tokio::test]
 async fn a_user_who_gets_another_number_and_with_it_another_id_goes_on_under_all_of_them() {
     const NEXT: &str = "15557654321";
-    for known in [false, true] {
+    // What the bot had of them before: a message with both ids, or with the number alone.
+    let known = [None, Some(both("0", ANA, NUMBER, "hi")), Some(Inbound::text("0", NUMBER, "count"))];
+    for known in known {
         let stage = stage();
         let life = stage.start(desk);
-        if known {
-            takes(&life, written(0, both("0", ANA, NUMBER, "hi"))).await;
+        life.started().await;
+        let counted = known.as_ref().is_some_and(|inbound| inbound.readable_text() == "count");
+        if let Some(inbound) = known {
+            takes(&life, written(0, inbound)).await;
         }
-        life.settled().await;
-        for (from, to) in [(ANA, BEN), (NUMBER, NEXT)] {
-            stage.channel.moves(from, to, at(100)).await.expect("recorded");
-        }
+        // As WhatsApp tells it.
+        stage.channel.moves(ANA, BEN, at(100)).await.expect("recorded");
         takes(&life, written(100, both("1", ANA, NUMBER, "count"))).await;
+        stage.channel.moves(NUMBER, NEXT, at(100)).await.expect("recorded");
         life.bot.send(NUMBER, "old number").await.expect("sent");
         life.bot.send(NEXT, "new number").await.expect("sent");
         takes(&life, written(200, both("2", BEN, NEXT, "count"))).await;
         takes(&life, written(201, Inbound::text("3", NEXT, "count"))).await;
         let said = stage.channel.texts_to(BEN);
-        assert_eq!(said, ["1", "old number", "new number", "2", "3"], "known: {known}");
+        let counts = if counted { ["2", "3", "4"] } else { ["1", "2", "3"] };
+        let [first, second, third] = counts;
+        assert_eq!(said, [first, "old number", "new number", second, third]);
         life.stop().await;
     }
 }
@@ -325,6 +330,52 @@ async fn a_broadcast_reaches_a_user_once_by_whichever_ids_the_lists_name_them() 
     broadcast(&[NUMBER, ANA]).await;
     let said = [stage.channel.texts_to(NUMBER), stage.channel.texts_to(ANA)].concat();
     assert_eq!(said, ["news", "US.1: hi"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_broadcast_reaches_who_has_a_number_also_if_it_is_the_name_of_another_chat() {
+    let stage = stage();
+    let life = stage.start(desk);
+    takes(&life, written(0, Inbound::text("0", NUMBER, "count"))).await;
+    takes(&life, written(1, both("1", ANA, NUMBER, "count"))).await;
+    takes(&life, written(100, both("2", BEN, NUMBER, "count"))).await;
+    for ids in [[ANA], [BEN]] {
+        life.bot.broadcast(Broadcast::new("news", ids), "news").await.expect("a broadcast");
+        stage.clock.advance(Duration::from_secs(60)).await;
+        life.settled().await;
+    }
+    for (user, count) in [(ANA, "2"), (BEN, "1")] {
+        assert_eq!(stage.channel.texts_to(user), [count, "news"]);
+    }
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_stranger_who_wrote_from_a_number_alone_goes_on_when_their_id_is_told() {
+    const LATER: i64 = 90 * 24 * 3600;
+    let stage = stage();
+    let life = stage.start(desk);
+    takes(&life, written(0, both("1", ANA, NUMBER, "count"))).await;
+    takes(&life, written(100, both("2", ANA, "15557654321", "count"))).await;
+    takes(&life, written(LATER, Inbound::text("3", NUMBER, "count"))).await;
+    takes(&life, written(LATER + 1, both("4", BEN, NUMBER, "count"))).await;
+    takes(&life, written(LATER + 2, Inbound::text("5", NUMBER, "count"))).await;
+    assert_eq!([stage.channel.texts_to(NUMBER), stage.channel.texts_to(BEN)].concat(), ["1", "2", "3"]);
+    takes(&life, written(LATER + 3, Inbound::text("6", ANA, "count"))).await;
+    assert_eq!(stage.channel.texts_to(ANA), ["1", "2", "3"]);
+    life.stop().await;
+}
+
+#[tokio::test]
+async fn a_number_of_which_is_told_late_is_the_users_no_more() {
+    let stage = stage();
+    let life = stage.start(desk);
+    takes(&life, written(100, both("1", ANA, "15557654321", "count"))).await;
+    takes(&life, written(50, both("2", ANA, NUMBER, "count"))).await;
+    takes(&life, written(90 * 24 * 3600, Inbound::text("3", NUMBER, "count"))).await;
+    assert_eq!(stage.channel.texts_to(ANA), ["1", "2"]);
+    assert_eq!(stage.channel.texts_to(NUMBER), ["1"], "somebody else");
     life.stop().await;
 }
 

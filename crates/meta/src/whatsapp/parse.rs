@@ -99,26 +99,29 @@ fn read_change(change: Change, number: &str, others: &Others, events: &mut Vec<E
     });
 }
 
-/// The event, and before it what it says of a user who has another id now.
+/// The event, and before it what it says of a user who has another id now. That their number is another one comes after it: the
+/// event tells whose the former number was.
 fn push(inbound: Inbound, events: &mut Vec<Event>) {
-    events.extend(moves(&inbound).into_iter().map(Event::Moved));
+    let (of_user, of_number) = moves(&inbound).unzip();
+    events.extend(of_user.map(Event::Moved));
     events.push(Event::inbound(inbound));
+    events.extend(of_number.flatten().map(Event::Moved));
 }
 
 /// From the id that the user had to the one that they have, and so with their number: a bot may write to either.
-fn moves(inbound: &Inbound) -> Vec<Moved> {
+fn moves(inbound: &Inbound) -> Option<(Moved, Option<Moved>)> {
     const EVENTS: [&str; 3] = ["user_changed_number", "user_changed_user_id", "customer_changed_number"];
-    let InboundBody::System { event, detail } = &inbound.body else { return Vec::new() };
-    let (Some(from), Some(to)) = (text(detail, "from"), text(detail, "to")) else { return Vec::new() };
+    let InboundBody::System { event, detail } = &inbound.body else { return None };
+    let (from, to) = text(detail, "from").zip(text(detail, "to"))?;
     if !EVENTS.contains(&event.as_str()) {
-        return Vec::new();
+        return None;
     }
     let aliases = inbound.sender.iter().flat_map(|sender| &sender.aliases);
     let before = aliases.map(ParticipantId::as_str).find(|alias| is_number(alias));
     let now = id(detail, "wa_id").filter(|now| is_number(now) && before.is_some_and(|before| before != now));
     let moved = |from: &str, to: &str| Moved { from: from.into(), to: to.into(), at: inbound.written_at };
     let numbers = before.zip(now).map(|(before, now)| moved(before, &now));
-    std::iter::once(moved(from, to)).chain(numbers).collect()
+    Some((moved(from, to), numbers))
 }
 
 /// Somebody by all the ids that the post has for them. The id of the business's own scope is the canonical one: a user may

@@ -13,7 +13,7 @@ fn payload(json: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_new_number_is_told_before_the_event_and_again_until_it_is_recorded() {
+async fn a_new_id_is_told_before_the_event_and_again_until_it_is_recorded_and_a_new_number_after_it() {
     let (stage, _channel) = whatsapp().await;
     let body = payload(include_str!("../payloads/whatsapp_cloud/webhooks/system_number_change.json"));
     stage.diary.refuse(1);
@@ -21,7 +21,7 @@ async fn a_new_number_is_told_before_the_event_and_again_until_it_is_recorded() 
     assert_eq!(stage.diary.take(), [], "nothing is taken over");
     assert_eq!(stage.graph.post(GraphProduct::WhatsApp, &body).await, Some(200));
     let told = stage.diary.take();
-    let [Told::Moved(id), Told::Moved(number), Told::Event(event)] = &*told else { panic!("{told:?}") };
+    let [Told::Moved(id), Told::Event(event), Told::Moved(number)] = &*told else { panic!("{told:?}") };
     let (from, to) = ("US.13491208655302741918", "US.24817305912873645029");
     let at = Some(Timestamp::from_millis(1_795_950_000_000));
     assert_eq!(*id, Moved { from: from.into(), to: to.into(), at });
@@ -49,7 +49,7 @@ async fn what_was_written_before_a_new_number_is_taken_over_before_it_is_told() 
     messages.push(after);
     assert_eq!(stage.graph.post(GraphProduct::WhatsApp, &body).await, Some(200));
     let told = stage.diary.take();
-    let [Told::Event(first), Told::Moved(_), Told::Moved(_), Told::Event(_), Told::Event(last)] = &*told
+    let [Told::Event(first), Told::Moved(_), Told::Event(_), Told::Moved(_), Told::Event(last)] = &*told
     else {
         panic!("{told:?}")
     };
@@ -77,7 +77,7 @@ async fn the_server_tells_of_a_new_number_in_the_old_chat() {
     let moved = ana.changes_number("15557654321").await;
     moved.says("hi").await;
     let told = stage.diary.take();
-    let [Told::Moved(move_), Told::Moved(_), Told::Event(event), Told::Event(said)] = &*told else {
+    let [Told::Moved(move_), Told::Event(event), Told::Moved(_), Told::Event(said)] = &*told else {
         panic!("{told:?}")
     };
     assert_eq!((move_.from.as_str(), move_.to.as_str()), (ana.id(), moved.id()));
