@@ -78,7 +78,8 @@ impl Server {
         self.with_routes(webhook)
     }
 
-    /// With routes of the application's own.
+    /// With routes of the application's own. Their handlers run to their end also if the client goes away meanwhile, and keep its
+    /// connection as long: give those that wait a limit, such as tower's timeout layer.
     ///
     /// # Panics
     /// If two routers have the same path.
