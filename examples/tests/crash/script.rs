@@ -60,14 +60,21 @@ impl Script {
             let same = expected.iter().zip(&said).take_while(|(one, other)| one == other).count();
             assert!(
                 said == expected,
-                "{chat}: after {same} replies it says {:?}, not {:?}\n{}",
+                "{chat}: after {same} replies it says {:?}, not {:?}; the keys are {:?}\n{}",
                 &said[same..],
                 &expected[same..],
+                keys_of(replies, chat),
                 place.complaints()
             );
         }
         assert_eq!(replies.len(), self.lines.len(), "replies to nothing");
     }
+}
+
+/// The keys of the last replies to a chat: they say which messages were answered.
+fn keys_of<'a>(replies: &'a [(String, String, String)], chat: &str) -> Vec<&'a str> {
+    let keys: Vec<&str> = replies.iter().filter(|reply| reply.1 == chat).map(|(key, ..)| &**key).collect();
+    keys[keys.len().saturating_sub(10)..].to_vec()
 }
 
 /// The lives of one process that is started again and again.

@@ -162,14 +162,16 @@ impl Wanted {
     }
 }
 
-/// Reads those at work and those that wait by turns, until a reading finds nothing new, but not for ever where so much goes on.
-/// A message that begins, or goes back to those that wait, between the first two readings may be in neither,
-/// and is in the third. It would have to begin and go back right between them to be missed.
+/// Reads those at work and those that wait by turns, until two readings find nothing new, but not for ever where so much goes on.
+/// A message that begins, or goes back to those that wait, between two readings may be in neither, and is in the next one. It would
+/// have to begin and go back right between all four to be missed.
 async fn look(journal: &Journal, wanted: &mut HashMap<ConversationKey, Wanted>) -> Result<(), StoreError> {
     read(journal, InboxState::Working, wanted).await?;
     read(journal, InboxState::Queued, wanted).await?;
+    let mut quiet = 0;
     for state in [InboxState::Working, InboxState::Queued].into_iter().cycle().take(MORE_READINGS) {
-        if !read(journal, state, wanted).await? {
+        quiet = if read(journal, state, wanted).await? { 0 } else { quiet + 1 };
+        if quiet == 2 {
             break;
         }
     }
