@@ -111,6 +111,11 @@ fn page_labels(post: &mut Value, account: &str, number: &mut usize) -> Vec<Strin
                         item[part]["mid"] = json!(format!("{mid}{number}"));
                     }
                 }
+                if item.get("read").is_some() {
+                    // Of one chat, an earlier watermark after a later one is no news.
+                    let sender = item["sender"]["id"].as_str().expect("somebody");
+                    item["sender"]["id"] = json!(format!("{sender}:{number}"));
+                }
                 labels.push(page_label(item, how));
             }
         }
