@@ -113,23 +113,14 @@ impl Egress {
         broadcast: &str,
         chats: &[ChatId],
     ) -> Result<Vec<ChatId>, StoreError> {
-        let recipients = try_join_all(chats.iter().map(|chat| self.world.recipient(chat))).await?;
         let mut of_chats: BTreeMap<ChatId, BTreeSet<ChatId>> = BTreeMap::new();
         let mut firsts = Vec::with_capacity(chats.len());
-        let aliases =
-            try_join_all(recipients.iter().map(|recipient| self.world.last_alias(&recipient.key))).await?;
-        for ((chat, Recipient { key, address }), alias) in chats.iter().zip(recipients).zip(aliases) {
+        for (key, known) in try_join_all(chats.iter().map(|chat| self.known_ids(chat))).await? {
             let ids = of_chats.entry(key.clone()).or_default();
             if ids.is_empty() {
-                firsts.push(key.clone());
+                firsts.push(key);
             }
-            for id in [chat.clone(), address].into_iter().chain(alias) {
-                // A chat may have as its name what is somebody else's number by now.
-                if self.world.named(&id).await?.key == key {
-                    ids.insert(id);
-                }
-            }
-            ids.insert(key);
+            ids.extend(known);
         }
         let ids = || of_chats.iter().flat_map(|(first, ids)| ids.iter().map(move |id| (first, id)));
         let keys: Vec<SendKey> = ids().map(|(_, id)| key_of(broadcast, id)).collect();
@@ -138,6 +129,19 @@ impl Egress {
             ids().zip(known).filter(|(_, known)| known.is_some()).map(|((first, _), _)| first).collect();
         firsts.retain(|first| !have.contains(first));
         Ok(firsts)
+    }
+
+    /// The first id of a chat, and all that are known of it.
+    async fn known_ids(&self, chat: &ChatId) -> Result<(ChatId, Vec<ChatId>), StoreError> {
+        let Recipient { key, address } = self.world.recipient(chat).await?;
+        let mut ids = vec![key.clone()];
+        for id in [chat.clone(), address].into_iter().chain(self.world.last_alias(&key).await?) {
+            // A chat may have as its name what is somebody else's number by now.
+            if self.world.named(&id).await?.key == key {
+                ids.push(id);
+            }
+        }
+        Ok((key, ids))
     }
 
     /// How far a broadcast is.

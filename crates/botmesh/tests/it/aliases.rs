@@ -52,6 +52,18 @@ async fn takes(life: &Life, inbound: Inbound) {
     life.settled().await;
 }
 
+/// A bot in its second life, which has something of the number if there is a `state`.
+async fn restarted(stage: &Stage, state: bool) -> Life {
+    let life = stage.start(desk);
+    if state {
+        takes(&life, Inbound::text("0", NUMBER, "count")).await;
+    }
+    life.kill().await;
+    let life = stage.start(desk);
+    life.started().await;
+    life
+}
+
 #[tokio::test]
 async fn a_flow_that_began_at_a_number_gets_the_answers_of_its_user_also_after_a_restart() {
     for restart in [false, true] {
@@ -253,13 +265,7 @@ async fn a_post_with_both_ids_asks_the_store_once_and_writes_nothing_twice() {
 async fn messages_keep_their_order_while_it_is_recorded_that_their_ids_are_of_one_user() {
     for (state, other) in [(false, ANA), (false, NUMBER), (true, ANA), (true, NUMBER)] {
         let stage = stage();
-        let life = stage.start(desk);
-        if state {
-            takes(&life, Inbound::text("0", NUMBER, "count")).await;
-        }
-        life.kill().await;
-        let life = stage.start(desk);
-        life.started().await;
+        let life = restarted(&stage, state).await;
         let inbound = |n: usize| {
             let (event, text) = (format!("e{n}"), format!("{n}"));
             if n % 3 == 1 { Inbound::text(event, other, text) } else { both(&event, ANA, NUMBER, &text) }
@@ -278,13 +284,7 @@ async fn messages_keep_their_order_while_it_is_recorded_that_their_ids_are_of_on
 async fn a_record_that_is_cut_short_anywhere_is_made_whole_by_the_redelivery() {
     for (write, state) in (1..=4).flat_map(|write| [(write, false), (write, true)]) {
         let stage = stage();
-        let life = stage.start(desk);
-        if state {
-            takes(&life, Inbound::text("0", NUMBER, "count")).await;
-        }
-        life.kill().await;
-        let life = stage.start(desk);
-        life.started().await;
+        let life = restarted(&stage, state).await;
         life.store.fail_write(write);
         let whole = life.deliver(both("1", ANA, NUMBER, "hi")).await;
         assert_eq!(whole, write > if state { 4 } else { 2 }, "write {write}, state: {state}");

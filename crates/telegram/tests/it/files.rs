@@ -7,10 +7,11 @@ use std::path::Path;
 use botmesh_core::content::{Content, ContentBody, MediaSource, OutboundMedia};
 use botmesh_core::error::{ChannelError, ErrorClass, Phase};
 use botmesh_core::media::MediaRef;
-use botmesh_core::provider::{Provider, SendRequest};
+use botmesh_core::provider::{Provider, SendReceipt, SendRequest};
 use botmesh_telegram::Telegram;
 use botmesh_testing::{FakeTelegram, TelegramFault};
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -72,20 +73,39 @@ async fn a_server_cannot_have_other_files_read() {
     load(&bot_of(&server), 100).await.expect_err("no such download");
 }
 
+/// A file that is to be sent, to a server that a test plays.
+struct Sending {
+    file: fs::File,
+    listener: TcpListener,
+    bot: Telegram,
+    content: Content,
+    _folder: TempDir,
+}
+
+impl Sending {
+    async fn film(size: u64) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("film.mp4");
+        let file = fs::File::create(&path).expect("a file");
+        file.set_len(size).expect("a size");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let bot = Telegram::polling("1:secret").with_api_url(&url);
+        let source = MediaSource::Path(path.display().to_string());
+        let film = OutboundMedia { source, caption: None, mime: None, file_name: None };
+        Self { file, listener, bot, content: ContentBody::Video(film).into(), _folder: folder }
+    }
+}
+
+async fn send(bot: &Telegram, content: &Content) -> Result<SendReceipt, ChannelError> {
+    bot.send(SendRequest::new(&"1".into(), content)).await
+}
+
 /// The end of a file that is changed while its beginning is on its way arrives as it is then: no more of it is in memory than that.
 #[tokio::test]
 async fn a_file_is_read_while_it_is_sent() {
     const SIZE: u64 = 64 << 20;
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("film.mp4");
-    let mut file = fs::File::create(&path).expect("a file");
-    file.set_len(SIZE).expect("a size");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let bot = Telegram::polling("1:secret").with_api_url(&url);
-    let source = MediaSource::Path(path.display().to_string());
-    let film = OutboundMedia { source, caption: None, mime: None, file_name: None };
-    let (chat, content) = ("1".into(), Content::from(ContentBody::Video(film)));
+    let Sending { mut file, listener, bot, content, _folder } = Sending::film(SIZE).await;
     let server = async {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let (mut chunk, mut read, mut end) = (vec![0; 1 << 16], 0, Vec::new());
@@ -103,7 +123,7 @@ async fn a_file_is_read_while_it_is_sent() {
         stream.write_all((head + answer).as_bytes()).await.expect("an answer");
         (read, end)
     };
-    let (sent, (read, end)) = tokio::join!(bot.send(SendRequest::new(&chat, &content)), server);
+    let (sent, (read, end)) = tokio::join!(send(&bot, &content), server);
     sent.expect("a message");
     assert!(read > SIZE, "{read} bytes");
     assert!(String::from_utf8_lossy(&end).contains("the end\r\n--"), "{}", end.escape_ascii());
@@ -112,23 +132,14 @@ async fn a_file_is_read_while_it_is_sent() {
 /// Telegram gets no request without its end, so that the send can be made again.
 #[tokio::test]
 async fn a_file_that_becomes_shorter_while_it_is_sent_leaves_no_doubt() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("film.mp4");
-    let file = fs::File::create(&path).expect("a file");
-    file.set_len(40 << 20).expect("a size");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let bot = Telegram::polling("1:secret").with_api_url(&url);
-    let source = MediaSource::Path(path.display().to_string());
-    let film = OutboundMedia { source, caption: None, mime: None, file_name: None };
-    let (chat, content) = ("1".into(), Content::from(ContentBody::Video(film)));
+    let Sending { file, listener, bot, content, _folder } = Sending::film(40 << 20).await;
     let server = async {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut chunk = vec![0; 1 << 16];
         file.set_len(1 << 20).expect("a size");
         while matches!(stream.read(&mut chunk).await, Ok(read) if read > 0) {}
     };
-    let (sent, ()) = tokio::join!(bot.send(SendRequest::new(&chat, &content)), server);
+    let (sent, ()) = tokio::join!(send(&bot, &content), server);
     let error = sent.expect_err("no message");
     assert_eq!((error.phase, error.retryable), (Phase::NotWritten, true), "{error:?}");
     assert!(error.detail.contains("while it was sent"), "{error:?}");
